@@ -1,0 +1,114 @@
+// The attention problem as the host states it: sizes, mask, scale, types, and what each convention means.
+//
+//   S = scale * Q K^T    P = softmax(S, by row)    O = P V    L_i = log(sum_j exp(S_ij))
+//
+// Kernels see the same problem through common/attention/kernel_problem.h; the reference reads only this file, so that a
+// mistake in a kernel's mask cannot sit on both sides of a comparison.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace attention {
+
+/// Storage types of Q, K, V, O and their gradients. Products accumulate in fp32; L is always fp32.
+enum class DataType { fp32, fp16, bf16 };
+
+/// "fp32", "fp16" or "bf16".
+const char* name(DataType type);
+/// Bytes of one element.
+int bytes(DataType type);
+/// `value` rounded to the nearest value of `type` (ties to even).
+float round_to(DataType type, float value);
+
+/// A problem that cannot be: what() names the argument, what was given and what is allowed.
+struct InvalidProblem : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+struct Problem {
+    int B = 1;    // sequences
+    int Hq = 1;   // query heads
+    int Hkv = 1;  // key/value heads; query head h reads key/value head h / (Hq / Hkv)
+    int Nq = 1;   // queries of a sequence (the longest one, if the lengths differ)
+    int Nk = 1;   // keys of a sequence (likewise)
+    int d = 64;   // head dimension
+    DataType type = DataType::bf16;
+
+    // Query i sees key j iff  i + Nk - Nq - window_left <= j <= i + Nk - Nq + window_right  (-1: no bound on that side).
+    // The ends are aligned at the bottom right, so causal is (-1, 0) and means j <= i + Nk - Nq.
+    int window_left = -1;
+    int window_right = -1;
+
+    float scale = 0.125f;  // S = scale * Q K^T; default_scale(d) unless the user says otherwise
+
+    // Dropout of P: weight (b, h, i, j) is kept iff word j % 4 of Philox4x32-10 with key `dropout_seed` and counter
+    // (j / 4, i, b * Hq + h, dropout_offset) is below floor((1 - dropout) * 2^32); kept weights are divided by 1 - dropout.
+    float dropout = 0.0f;
+    std::uint64_t dropout_seed = 0;
+    std::uint32_t dropout_offset = 0;
+
+    // Sequences of different lengths, packed one after the other: B + 1 cumulative lengths each, starting at 0.
+    // Empty: every sequence has Nq queries and Nk keys.
+    std::vector<int> cu_q, cu_k;
+
+    bool packed() const { return !cu_q.empty(); }
+    int queries(int b) const { return packed() ? cu_q[b + 1] - cu_q[b] : Nq; }
+    int keys(int b) const { return packed() ? cu_k[b + 1] - cu_k[b] : Nk; }
+    int group() const { return Hq / Hkv; }
+    bool causal() const { return window_left == -1 && window_right == 0; }
+};
+
+/// 1 / sqrt(d).
+float default_scale(int d);
+
+/// Throws InvalidProblem unless sizes are >= 0 (Hq, Hkv, d >= 1), Hq % Hkv == 0, windows are >= -1, 0 <= dropout < 1, the
+/// scale is finite, and cu_q and cu_k (both or neither) hold B + 1 ascending lengths from 0 whose maxima are Nq and Nk.
+void validate(const Problem& problem);
+
+/// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal".
+std::string describe(const Problem& problem);
+
+/// One operand on the host as floats. Dense: (B, H, N, d), C order. Packed: (total, H, d). d == 1 serves L.
+struct HostTensor {
+    int B = 0, H = 0, N = 0, d = 0;
+    std::vector<int> cu;  // packed: B + 1 cumulative lengths; else empty
+    std::vector<float> values;
+
+    int length(int b) const { return cu.empty() ? N : cu[b + 1] - cu[b]; }
+    float* row(int b, int h, int i) { return values.data() + offset(b, h, i); }
+    const float* row(int b, int h, int i) const { return values.data() + offset(b, h, i); }
+    std::size_t offset(int b, int h, int i) const {
+        return cu.empty() ? ((static_cast<std::size_t>(b) * H + h) * N + i) * d
+                          : ((static_cast<std::size_t>(cu[b]) + i) * H + h) * d;
+    }
+};
+
+/// A tensor of the problem's shape filled with `value`: (B, Hq, Nq, d) or (total queries, Hq, d).
+HostTensor query_tensor(const Problem& problem, float value = 0.0f);
+/// Likewise (B, Hkv, Nk, d) or (total keys, Hkv, d).
+HostTensor key_tensor(const Problem& problem, float value = 0.0f);
+/// Likewise for L: query_tensor with d == 1.
+HostTensor row_tensor(const Problem& problem, float value = 0.0f);
+
+/// Inputs of forward and backward, every value exactly representable in problem.type.
+struct Inputs {
+    HostTensor Q, K, V, dO;
+};
+
+/// normal: N(0, 1). outliers: N(0, 1) + N(0, 100) with probability 0.001. equal: every score of a row is the same.
+/// rising: scores rise with j, so that the running maximum changes at every key tile.
+enum class InputLaw { normal, outliers, equal, rising };
+
+/// Inputs drawn from `law`; one seed gives the same values on every machine.
+Inputs make_inputs(const Problem& problem, InputLaw law, std::uint64_t seed);
+
+/// FLOPs of the products over visible (query, key) pairs only: forward 4 d a pair and query head; backward 2.5 times that.
+double forward_flops(const Problem& problem);
+double backward_flops(const Problem& problem);
+/// Visible (query, key) pairs, summed over sequences and query heads.
+double visible_pairs(const Problem& problem);
+
+}  // namespace attention
