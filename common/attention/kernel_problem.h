@@ -1,0 +1,96 @@
+// The attention problem as kernels see it: plain numbers, and the few questions that every rung asks about sequences and masks.
+// The conventions are those of common/attention/problem.h.
+#pragma once
+
+#include "common/attention/problem.h"
+#include "common/gpu/machine.h"
+
+namespace attention {
+
+/// Half-open range of rows, keys or tiles.
+struct Range {
+    int begin, end;
+    GPU_HOST_DEVICE bool empty() const { return begin >= end; }
+    GPU_HOST_DEVICE bool contains(int i) const { return begin <= i && i < end; }
+};
+
+GPU_HOST_DEVICE int clamp(std::int64_t x, int low, int high) {
+    return x < low ? low : x > high ? high : static_cast<int>(x);
+}
+GPU_HOST_DEVICE int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+/// hidden: no query of the tile sees a key of it. full: all see all. mixed: ask visible(i, j).
+enum class Tile { hidden, full, mixed };
+
+/// Which keys each query of one sequence sees. Query i sees keys(i) = [i + Nk - Nq - left, i + Nk - Nq + right], cut to [0, Nk).
+struct Mask {
+    int Nq, Nk;
+    int left, right;  // -1: no bound
+
+    /// First and one past the last key that query i would see, 0 <= i < Nq.
+    GPU_HOST_DEVICE Range keys(int i) const {
+        const std::int64_t centre = std::int64_t(i) + Nk - Nq;
+        return {left < 0 ? 0 : clamp(centre - left, 0, Nk), right < 0 ? Nk : clamp(centre + right + 1, 0, Nk)};
+    }
+    /// First and one past the last query that would see key j.
+    GPU_HOST_DEVICE Range queries(int j) const {
+        const std::int64_t centre = std::int64_t(j) - (Nk - Nq);
+        return {right < 0 ? 0 : clamp(centre - right, 0, Nq), left < 0 ? Nq : clamp(centre + left + 1, 0, Nq)};
+    }
+    GPU_HOST_DEVICE bool visible(int i, int j) const { return i < Nq && keys(i).contains(j); }
+
+    /// Key tiles of Bc keys that some query in [i, i + Br) sees.
+    GPU_HOST_DEVICE Range key_tiles(int i, int Br, int Bc) const {
+        if (i >= Nq) return {0, 0};
+        const int last = i + Br < Nq ? i + Br - 1 : Nq - 1;
+        const Range all = {keys(i).begin, keys(last).end};
+        return all.empty() ? Range{0, 0} : Range{all.begin / Bc, ceil_div(all.end, Bc)};
+    }
+    /// Query tiles of Br queries that see some key in [j, j + Bc).
+    GPU_HOST_DEVICE Range query_tiles(int j, int Bc, int Br) const {
+        if (j >= Nk) return {0, 0};
+        const int last = j + Bc < Nk ? j + Bc - 1 : Nk - 1;
+        const Range all = {queries(j).begin, queries(last).end};
+        return all.empty() ? Range{0, 0} : Range{all.begin / Br, ceil_div(all.end, Br)};
+    }
+    /// The tile of queries [i, i + Br) and keys [j, j + Bc); one that reaches beyond the matrix is never full.
+    GPU_HOST_DEVICE Tile classify(int i, int Br, int j, int Bc) const {
+        const Range tiles = key_tiles(i, Br, Bc);
+        if (!tiles.contains(j / Bc)) return Tile::hidden;
+        const bool inside = i + Br <= Nq && keys(i + Br - 1).begin <= j && j + Bc <= keys(i).end;
+        return inside ? Tile::full : Tile::mixed;
+    }
+
+    /// Keys that some query sees. What lies outside must have no effect, even a NaN.
+    GPU_HOST_DEVICE Range seen_keys() const {
+        return Nq == 0 ? Range{0, 0} : Range{keys(0).begin, keys(Nq - 1).end};
+    }
+    /// Queries that see some key; the others have O = 0, L = -inf, dQ = 0 and add nothing to dK and dV.
+    GPU_HOST_DEVICE Range seeing_queries() const {
+        return Nk == 0 ? Range{0, 0} : Range{queries(0).begin, queries(Nk - 1).end};
+    }
+};
+
+/// One sequence of the batch: where its rows begin in the operands and how many there are.
+struct Sequence {
+    int batch;                         // index for Tensor::matrix
+    std::int64_t first_query, first_key;  // first rows
+    int Nq, Nk;
+};
+
+/// Passed to kernels by value.
+struct KernelProblem {
+    int B, Hq, Hkv, Nq, Nk, d;
+    int window_left, window_right;
+    float scale;
+    const int *cu_q, *cu_k;  // device arrays of B + 1 cumulative lengths; null: all sequences have Nq queries and Nk keys
+
+    GPU_DEVICE Sequence sequence(int b) const {
+        if (cu_q == nullptr) return {b, 0, 0, Nq, Nk};
+        return {0, cu_q[b], cu_k[b], cu_q[b + 1] - cu_q[b], cu_k[b + 1] - cu_k[b]};
+    }
+    GPU_DEVICE Mask mask(const Sequence& sequence) const { return {sequence.Nq, sequence.Nk, window_left, window_right}; }
+    GPU_DEVICE int kv_head(int q_head) const { return q_head / (Hq / Hkv); }
+};
+
+}  // namespace attention

@@ -1,0 +1,97 @@
+// What a rung tells the rest of the project: its name, what it does, how it is launched. The ladder, the verifier, the
+// benchmarks and the tests walk this list; none of them knows a stage by name.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/attention/kernel_problem.h"
+#include "common/gpu/launch.h"
+
+namespace ladder {
+
+enum class Pass { forward, backward, decode };
+const char* name(Pass pass);
+
+/// What a rung stores in 16 bits on its way, which sets the accuracy that can be asked of it: S and P (a rung that keeps them
+/// in memory), or only P as an operand of the second product.
+enum class Stores { scores, weights };
+
+/// An operand on the device: its memory and strides in elements. Last dimension contiguous.
+struct Operand {
+    gpu::Buffer* buffer = nullptr;
+    std::int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+    std::int64_t first = 0;  // element of (0, 0, 0, 0), not 0 when a stride is negative
+    int columns = 0;
+
+    template <class T>
+    gpu::Tensor<T> as() const {
+        return buffer->tensor<T>(batch_stride, head_stride, row_stride, columns, first);
+    }
+};
+
+/// Everything a launch may touch. Q, K, V, O, dO, dQ, dK, dV hold problem.type; L is fp32. Forward reads Q, K, V and writes O, L;
+/// backward reads Q, K, V, O, L, dO and writes dQ, dK, dV. Operands of the other pass have no buffer.
+struct Operands {
+    Operand Q, K, V, O, L, dO, dQ, dK, dV;
+    std::vector<gpu::Buffer> workspaces;  // as Rung::workspaces asked, in that order, poisoned
+    const int* cu_q = nullptr;            // device copies of problem.cu_q, cu_k; null if not packed
+    const int* cu_k = nullptr;
+};
+
+/// Device memory that a rung needs beside its operands; named, so that its traffic appears in the table.
+struct Workspace {
+    std::string name;
+    std::size_t bytes;
+};
+
+struct Rung {
+    std::string stage;        // "02"
+    std::string letter;       // "b"
+    std::string name;         // "split_kv"
+    Pass pass = Pass::forward;
+    Stores stores = Stores::weights;
+    bool fast = false;        // claims speed: no spills, no ptxas warning
+    std::string kernel_pattern;  // regular expression of its kernels' demangled names, for the resource report
+
+    /// Why this rung does not do this problem, in words; nullopt if it does. Called after attention::validate.
+    std::function<std::optional<std::string>(const attention::Problem&)> refuses;
+    std::function<std::vector<Workspace>(const attention::Problem&)> workspaces;
+    /// Enqueues the kernels. The problem is valid, not refused, and Operands are complete.
+    std::function<void(const attention::Problem&, Operands&)> launch;
+    /// Exponentials this rung computes on this problem, in closed form (what the counters must show).
+    std::function<double(const attention::Problem&)> exponentials;
+    /// Bytes requested of each tensor in closed form, by the names of the buffers; empty if there is none for this problem.
+    std::function<std::vector<gpu::Traffic>(const attention::Problem&)> traffic;
+
+    /// "02b split_kv".
+    std::string title() const { return stage + letter + " " + name; }
+};
+
+class Registry {
+  public:
+    /// Throws std::logic_error if stage, letter and pass are taken.
+    void add(Rung rung);
+    const std::vector<Rung>& rungs() const { return rungs_; }
+
+  private:
+    std::vector<Rung> rungs_;
+};
+
+/// The part of a problem that kernels take by value.
+attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands);
+
+/// Runs f with a null pointer of the problem's storage type (fp32: float*, fp16: gpu::fp16*, bf16: gpu::bf16*): a launch function
+/// turns a runtime type into a template argument with it.
+template <class F>
+void with_type(attention::DataType type, F&& f) {
+    switch (type) {
+        case attention::DataType::fp32: f(static_cast<float*>(nullptr)); break;
+        case attention::DataType::fp16: f(static_cast<gpu::fp16*>(nullptr)); break;
+        case attention::DataType::bf16: f(static_cast<gpu::bf16*>(nullptr)); break;
+    }
+}
+
+}  // namespace ladder
