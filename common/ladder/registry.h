@@ -80,6 +80,13 @@ class Registry {
     std::vector<Rung> rungs_;
 };
 
+/// Every stage of this build, in order; defined by the build, as are the next two.
+void register_stages(Registry& registry);
+/// Machine, build type and compilers, e.g. "emulator, Release, GNU 12.2.0".
+const char* build_description();
+/// The commit that was configured, or "unknown" outside a clone.
+const char* build_commit();
+
 /// The part of a problem that kernels take by value.
 attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands);
 
