@@ -136,6 +136,19 @@ struct Tensor {
     }
 };
 
+/// The same operand for a kernel that only reads it.
+template <class T>
+Tensor<const T> read_only(const Tensor<T>& tensor) {
+    Tensor<const T> view;
+    view.data = tensor.data;
+    view.batch_stride = tensor.batch_stride;
+    view.head_stride = tensor.head_stride;
+    view.row_stride = tensor.row_stride;
+    view.columns = tensor.columns;
+    EMULATED(view.region = tensor.region);
+    return view;
+}
+
 /// How the 16-byte chunks of a row lie in shared memory. xor_8: chunk ^= row & 7, so that eight consecutive rows of one
 /// chunk column (one phase of ldmatrix) fall into eight different groups of four banks. Rows of 128 bytes or a multiple
 /// of that.
