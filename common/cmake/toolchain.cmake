@@ -22,9 +22,9 @@ if(cxx_std_20 IN_LIST CMAKE_CXX_COMPILE_FEATURES)
 endif()
 if(NOT knows_cxx20)
     unset(KNOWS_CXX20 CACHE)
-    message(FATAL_ERROR "${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}) cannot compile C++20 with "
-                        "<source_location>. g++ 11 or newer, or clang++ 16 or newer, can (Debian, Ubuntu: apt-get install g++); "
-                        "name yours with -DCMAKE_CXX_COMPILER=/path/to/g++.")
+    message(FATAL_ERROR "${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}) cannot "
+                        "compile C++20 with <source_location>. g++ 11 or newer, or clang++ 16 or newer, can "
+                        "(Debian, Ubuntu: apt-get install g++); name yours with -DCMAKE_CXX_COMPILER=/path/to/g++.")
 endif()
 
 # CUDA -----------------------------------------------------------------------------------------------------------------
@@ -46,11 +46,13 @@ if(GPU_MACHINE STREQUAL cuda)
     endif()
     string(REGEX MATCH "^[0-9]+" host_major "${CMAKE_CXX_COMPILER_VERSION}")
     if(newest AND host_major GREATER newest)
-        message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, too new for CUDA "
-                            "${nvcc_version}, which takes ${CMAKE_CXX_COMPILER_ID} up to ${newest}. Install an older one and name "
-                            "it in a fresh build folder, for example -DCMAKE_CXX_COMPILER=g++-${newest}.")
+        message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, too "
+                            "new for CUDA ${nvcc_version}, which takes ${CMAKE_CXX_COMPILER_ID} up to ${newest}. "
+                            "Install an older one and name it in a fresh build folder, for example "
+                            "-DCMAKE_CXX_COMPILER=g++-${newest}.")
     endif()
-    # ptxas prints registers and spills to the terminal; the launcher keeps them beside each object for check_ptxas.py.
+    # ptxas prints registers and spills to the terminal; the launcher keeps them beside each object for
+    # check_ptxas.py.
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${REPOSITORY_ROOT}/common/scripts/keep_ptxas_log.sh)
     if(CCACHE)
         list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})

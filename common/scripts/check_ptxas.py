@@ -3,10 +3,11 @@
 
     check_ptxas.py BUILD_FOLDER [PATTERN ...]
 
-Reads the *.ptxas files that keep_ptxas_log.sh leaves beside the objects. PATTERN is a regular expression searched for in
-the kernel's name (namespaces included); without any, the patterns are the lines of fast_kernels.txt beside this script.
-A kernel that matches one claims speed: register spills and ptxas' performance remarks (C75xx, such as serialised wgmma)
-are then errors. So is a pattern that no kernel matches. Exit: 0 all well, 1 a fast kernel is not, 2 bad arguments.
+Reads the *.ptxas files that keep_ptxas_log.sh leaves beside the objects. PATTERN is a regular expression searched for
+in the kernel's name (namespaces included); without any, the patterns are the lines of fast_kernels.txt beside this
+script. A kernel that matches one claims speed: register spills and ptxas' performance remarks (C75xx, such as
+serialised wgmma) are then errors. So is a pattern that no kernel matches. Exit: 0 all well, 1 a fast kernel is not,
+2 bad arguments.
 """
 
 import pathlib
@@ -95,7 +96,8 @@ def table(kernels, patterns):
     for kernel in kernels:
         fast = "yes" if any(re.search(pattern, kernel.name) for pattern in patterns) else ""
         name = kernel.name if len(kernel.name) <= 120 else kernel.name[:117] + "..."
-        lines.append(f"{kernel.architecture:8} {kernel.registers:9} {kernel.shared:7} {kernel.spills:7}  {fast:4}  {name}")
+        figures = f"{kernel.architecture:8} {kernel.registers:9} {kernel.shared:7} {kernel.spills:7}"
+        lines.append(f"{figures}  {fast:4}  {name}")
     return "\n".join(lines)
 
 

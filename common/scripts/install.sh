@@ -1,6 +1,6 @@
 #!/bin/bash
-# install.sh [package ...]: installs what the project needs (and the packages named) on Debian 12 or Ubuntu 24.04, as root
-# or with sudo without a password; otherwise prints the line to type. Says nothing where nothing is missing.
+# install.sh [package ...]: installs what the project needs (and the packages named) on Debian 12 or Ubuntu 24.04, as
+# root or with sudo without a password; otherwise prints the line to type. Says nothing where nothing is missing.
 set -euo pipefail
 
 missing=()
@@ -11,7 +11,7 @@ command -v c++ > /dev/null || missing+=(g++)
 
 if ! command -v apt-get > /dev/null || ! command -v dpkg-query > /dev/null; then
     if [ ${#missing[@]} -gt 0 ]; then
-        echo "This is not Debian or Ubuntu: install ${missing[*]} with this system's package manager, then try again." >&2
+        echo "This is not Debian or Ubuntu: install ${missing[*]} with its package manager, then try again." >&2
         exit 1
     fi
     exit 0  # libraries that are missing are named when CMake looks for them

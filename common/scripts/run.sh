@@ -1,7 +1,7 @@
 #!/bin/bash
-# run.sh [ladder options]: builds the ladder for the GPU of this machine, or for the software GPU where there is none, and runs
-# it. Writes results/ladder.json and results/ladder.png and exits as the ladder does: 0 all verified, 1 something wrong, 2 bad
-# arguments, 3 nothing verified. PRESET=emulator or PRESET=cuda chooses the machine.
+# run.sh [ladder options]: builds the ladder for the GPU of this machine, or for the software GPU where there is none,
+# and runs it. Writes results/ladder.json and results/ladder.png and exits as the ladder does: 0 all verified, 1
+# something wrong, 2 bad arguments, 3 nothing verified. PRESET=emulator or PRESET=cuda chooses the machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,6 +1,7 @@
 #!/bin/bash
-# test.sh: the whole suite on the software GPU, then its small shapes under AddressSanitizer with UndefinedBehaviorSanitizer,
-# and under ThreadSanitizer. The last line is the count over all three; exits with 1 if anything failed.
+# test.sh: the whole suite on the software GPU, then its small shapes under AddressSanitizer with
+# UndefinedBehaviorSanitizer, and under ThreadSanitizer. The last line is the count over all three; exits with 1 if
+# anything failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -8,7 +9,8 @@ bash common/scripts/install.sh
 passed=0 failed=0 skipped=0
 jobs=$(nproc)
 
-# Sanitizers lay out their own memory map, which an address randomised over many bits can miss: switch that off where allowed.
+# Sanitizers lay out their own memory map, which an address randomised over many bits can miss: switch that off where
+# allowed.
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2> /dev/null; then fixed_addresses=(setarch "$(uname -m)" -R); fi
 
@@ -17,7 +19,8 @@ run_part() {
     local preset=$1 status=0 junit attribute
     shift
     echo "== $preset: building"
-    if ! { cmake --preset "$preset" > /dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${@:+--target "$@"}; }; then
+    if ! { cmake --preset "$preset" > /dev/null &&
+        cmake --build --preset "$preset" --parallel "$jobs" ${@:+--target "$@"}; }; then
         echo "== $preset: does not build"
         failed=$((failed + 1))
         return
