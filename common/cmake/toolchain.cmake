@@ -29,30 +29,29 @@ endif()
 
 # CUDA -----------------------------------------------------------------------------------------------------------------
 if(GPU_MACHINE STREQUAL cuda)
-    if(NOT CMAKE_CUDA_HOST_COMPILER)
-        set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})  # one host compiler for .cc and .cu
+    if(NOT CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
+        set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})  # one compiler for .cc and for the host half of .cu
+        # The toolkit states its own limit in a header; reading it there stays right for toolkits to come.
+        file(REAL_PATH ${CMAKE_CUDA_COMPILER} nvcc_path)
+        cmake_path(GET nvcc_path PARENT_PATH nvcc_folder)
+        if(EXISTS ${nvcc_folder}/../include/crt/host_config.h)
+            file(READ ${nvcc_folder}/../include/crt/host_config.h host_config)
+        endif()
+        set(newest "")
+        if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND host_config MATCHES "__GNUC__ > ([0-9]+)")
+            set(newest ${CMAKE_MATCH_1})
+        elseif(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND host_config MATCHES "__clang_major__ >= ([0-9]+)")
+            math(EXPR newest "${CMAKE_MATCH_1} - 1")
+        endif()
+        string(REGEX MATCH "^[0-9]+" host_major "${CMAKE_CXX_COMPILER_VERSION}")
+        if(newest AND host_major GREATER newest)
+            message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, too "
+                                "new for CUDA ${nvcc_version}, which takes ${CMAKE_CXX_COMPILER_ID} up to ${newest}. "
+                                "Install an older one and name it in a fresh build folder, for example "
+                                "-DCMAKE_CXX_COMPILER=g++-${newest}.")
+        endif()
     endif()
-    # The toolkit states its own limit in a header; reading it there stays right for toolkits to come.
-    file(REAL_PATH ${CMAKE_CUDA_COMPILER} nvcc_path)
-    cmake_path(GET nvcc_path PARENT_PATH nvcc_folder)
-    if(EXISTS ${nvcc_folder}/../include/crt/host_config.h)
-        file(READ ${nvcc_folder}/../include/crt/host_config.h host_config)
-    endif()
-    set(newest "")
-    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND host_config MATCHES "__GNUC__ > ([0-9]+)")
-        set(newest ${CMAKE_MATCH_1})
-    elseif(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND host_config MATCHES "__clang_major__ >= ([0-9]+)")
-        math(EXPR newest "${CMAKE_MATCH_1} - 1")
-    endif()
-    string(REGEX MATCH "^[0-9]+" host_major "${CMAKE_CXX_COMPILER_VERSION}")
-    if(newest AND host_major GREATER newest)
-        message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, too "
-                            "new for CUDA ${nvcc_version}, which takes ${CMAKE_CXX_COMPILER_ID} up to ${newest}. "
-                            "Install an older one and name it in a fresh build folder, for example "
-                            "-DCMAKE_CXX_COMPILER=g++-${newest}.")
-    endif()
-    # ptxas prints registers and spills to the terminal; the launcher keeps them beside each object for
-    # check_ptxas.py.
+    # ptxas prints registers and spills to the terminal; the launcher keeps them beside each object, for check_ptxas.py.
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${REPOSITORY_ROOT}/common/scripts/keep_ptxas_log.sh)
     if(CCACHE)
         list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
