@@ -13,17 +13,20 @@ set(knows_cxx20 FALSE)
 if(cxx_std_20 IN_LIST CMAKE_CXX_COMPILE_FEATURES)
     include(CheckCXXSourceCompiles)
     check_cxx_source_compiles("
+        #include <bit>
         #include <concepts>
-        #include <source_location>
         #include <span>
-        constexpr unsigned line(std::source_location here = std::source_location::current()) { return here.line(); }
-        int main() { return line() == 0; }" KNOWS_CXX20)
+        struct Shape { int rows = 0, columns = 0; };
+        int main() {
+            auto twice = []<class T>(T value) { return 2 * value; };
+            return twice(Shape{.rows = 0}.rows);
+        }" KNOWS_CXX20)
     set(knows_cxx20 ${KNOWS_CXX20})
 endif()
 if(NOT knows_cxx20)
     unset(KNOWS_CXX20 CACHE)
     message(FATAL_ERROR "${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}) cannot "
-                        "compile C++20 with <source_location>. g++ 11 or newer, or clang++ 16 or newer, can "
+                        "compile C++20. g++ 11 or newer, or clang++ 14 or newer, can "
                         "(Debian, Ubuntu: apt-get install g++); name yours with -DCMAKE_CXX_COMPILER=/path/to/g++.")
 endif()
 
