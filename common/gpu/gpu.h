@@ -1,10 +1,11 @@
-// All that a kernel may call.
+// Everything a kernel may call.
 #pragma once
 
 #include "common/gpu/async_copy.h"
 #include "common/gpu/atomic.h"
 #include "common/gpu/barrier.h"
 #include "common/gpu/ldmatrix.h"
+#include "common/gpu/machine.h"
 #include "common/gpu/math.h"
 #include "common/gpu/memory.h"
 #include "common/gpu/mma.h"
