@@ -18,6 +18,11 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/// A kernel of which this build holds no code for the GPU that is present: nothing is wrong, it cannot run here.
+struct NotBuilt : Error {
+    using Error::Error;
+};
+
 struct Device {
     std::string name;  // "emulator", or the GPU's own name
     bool emulated;
@@ -71,11 +76,21 @@ class Buffer {
 #endif
 };
 
+// Architectures that nvcc compiles the calling file for, as in "800,900" for 8.0 and 9.0.
+#ifdef __CUDA_ARCH_LIST__
+#define GPU_TEXT_OF(...) #__VA_ARGS__
+#define GPU_EXPANDED_TEXT_OF(...) GPU_TEXT_OF(__VA_ARGS__)
+#define GPU_BUILT_FOR GPU_EXPANDED_TEXT_OF(__CUDA_ARCH_LIST__)
+#else
+#define GPU_BUILT_FOR ""
+#endif
+
 struct LaunchShape {
     const char* kernel;  // named in errors and reports
     std::int64_t ctas;   // one-dimensional grid; nothing is launched for 0
     int threads;
     std::size_t shared_bytes;
+    const char* built_for = GPU_BUILT_FOR;  // left as it is
 };
 
 /// Throws Error before the launch if the shape is beyond the device: "needs X bytes of shared memory, device has Y".
@@ -85,6 +100,7 @@ void check_launch(const LaunchShape& shape);
 /// Runs the kernel to its end; throws Error with the report if it broke a rule.
 void run_emulated(const LaunchShape& shape, void (*thread)(void*), void* arguments);
 #else
+/// Throws NotBuilt if there is no code for this GPU, Error if the launch fails otherwise.
 void launch_cuda(const LaunchShape& shape, const void* kernel, void** arguments);
 #endif
 

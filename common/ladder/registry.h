@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@
 namespace ladder {
 
 enum class Pass { forward, backward, decode };
-const char* name(Pass pass);
+constexpr const char* name(Pass pass) {
+    return pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "decode";
+}
 
 /// What a rung stores in 16 bits on its way, which sets the accuracy that can be asked of it: S and P (a rung that
 /// keeps them in memory), or only P as an operand of the second product.
@@ -41,6 +44,15 @@ struct Operands {
     const int* cu_k = nullptr;
 };
 
+/// What a launch throws for operands that it cannot use as they lie in memory. what() names the operand and what is needed.
+struct Refused : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/// For rungs that move 16 bytes at a time: throws Refused unless the start and all strides of each 16-bit or fp32 operand
+/// (not L) are multiples of 16 bytes.
+void require_16_byte_rows(const Operands& operands, attention::DataType type);
+
 /// Device memory that a rung needs beside its operands; named, so that its traffic appears in the table.
 struct Workspace {
     std::string name;
@@ -61,6 +73,7 @@ struct Rung {
     std::function<std::optional<std::string>(const attention::Problem&)> refuses;
     std::function<std::vector<Workspace>(const attention::Problem&)> workspaces;
     /// Enqueues the kernels. The problem is valid, not refused, and Operands are complete.
+    /// Throws Refused, before the first kernel, for operands that lie in memory as it cannot use them.
     std::function<void(const attention::Problem&, Operands&)> launch;
     /// Exponentials this rung computes on this problem, in closed form (what the counters must show).
     std::function<double(const attention::Problem&)> exponentials;
@@ -81,6 +94,13 @@ class Registry {
   private:
     std::vector<Rung> rungs_;
 };
+
+/// Every stage of this build, in order; defined by the build, as are the next two.
+void register_stages(Registry& registry);
+/// Machine, build type and compilers, e.g. "emulator, Release, GNU 12.2.0".
+const char* build_description();
+/// The commit that was configured, or "unknown" outside a clone.
+const char* build_commit();
 
 /// The part of a problem that kernels take by value.
 attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands);
