@@ -14,8 +14,8 @@ if(NOT SANITIZER MATCHES "^(|address|thread)$")
     message(FATAL_ERROR "SANITIZER is '${SANITIZER}'; it can be empty, address or thread.")
 endif()
 if(SANITIZER AND GPU_MACHINE STREQUAL cuda)
-    message(FATAL_ERROR "SANITIZER is '${SANITIZER}' and GPU_MACHINE is cuda; host sanitizers work with GPU_MACHINE=emulator "
-                        "only. On a GPU use compute-sanitizer on the built program.")
+    message(FATAL_ERROR "SANITIZER is '${SANITIZER}' and GPU_MACHINE is cuda; host sanitizers work with "
+                        "GPU_MACHINE=emulator only. On a GPU use compute-sanitizer on the built program.")
 endif()
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
@@ -30,8 +30,8 @@ endif()
 if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
     find_program(cxx_compiler NAMES c++ g++ clang++ NO_CACHE)
     if(NOT cxx_compiler)
-        message(FATAL_ERROR "No C++ compiler was found. Install one that knows C++20 (Debian, Ubuntu: apt-get install g++), "
-                            "or name yours with -DCMAKE_CXX_COMPILER=/path/to/g++.")
+        message(FATAL_ERROR "No C++ compiler was found. Install one that knows C++20 (Debian, Ubuntu: apt-get "
+                            "install g++), or name yours with -DCMAKE_CXX_COMPILER=/path/to/g++.")
     endif()
 endif()
 
@@ -46,20 +46,22 @@ if(GPU_MACHINE STREQUAL cuda)
         set(nvcc ${nvcc_found})
     endif()
     if(NOT nvcc)
-        message(FATAL_ERROR "GPU_MACHINE is cuda and there is no nvcc in PATH or /usr/local/cuda/bin. Install the CUDA Toolkit "
-                            "13.0 or newer, or name its compiler with -DCMAKE_CUDA_COMPILER=/path/to/nvcc; without a GPU build "
-                            "for the software one: cmake --preset emulator.")
+        message(FATAL_ERROR "GPU_MACHINE is cuda and there is no nvcc in PATH or /usr/local/cuda/bin. Install the "
+                            "CUDA Toolkit 13.0 or newer, or name its compiler with "
+                            "-DCMAKE_CUDA_COMPILER=/path/to/nvcc; without a GPU build for the software one: cmake "
+                            "--preset emulator.")
     endif()
     execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE nvcc_says ERROR_QUIET RESULT_VARIABLE nvcc_failed)
     if(nvcc_failed OR NOT nvcc_says MATCHES "release ([0-9]+\\.[0-9]+)")
         message(FATAL_ERROR "'${nvcc} --version' does not answer like nvcc. Name the CUDA compiler with "
-                            "-DCMAKE_CUDA_COMPILER=/path/to/nvcc, or build for the software GPU: cmake --preset emulator.")
+                            "-DCMAKE_CUDA_COMPILER=/path/to/nvcc, or build for the software GPU: cmake --preset "
+                            "emulator.")
     endif()
     set(nvcc_version ${CMAKE_MATCH_1})
     if(nvcc_version VERSION_LESS 13.0)
-        message(FATAL_ERROR "The CUDA Toolkit at ${nvcc} is version ${nvcc_version}; 13.0 or newer is needed. Install it and name "
-                            "its compiler with -DCMAKE_CUDA_COMPILER=/path/to/nvcc, or build for the software GPU: "
-                            "cmake --preset emulator.")
+        message(FATAL_ERROR "The CUDA Toolkit at ${nvcc} is version ${nvcc_version}; 13.0 or newer is needed. "
+                            "Install it and name its compiler with -DCMAKE_CUDA_COMPILER=/path/to/nvcc, or build "
+                            "for the software GPU: cmake --preset emulator.")
     endif()
     set(CMAKE_CUDA_COMPILER ${nvcc})
 
@@ -71,19 +73,19 @@ if(GPU_MACHINE STREQUAL cuda)
                     OUTPUT_VARIABLE gpus ERROR_QUIET RESULT_VARIABLE no_gpu)
     if(no_gpu)
         set(gpus "")
-        message(WARNING "No NVIDIA GPU answers here (nvidia-smi fails or is missing). Everything is built, but programs of this "
-                        "build can only run on a machine with a GPU and its driver.")
+        message(WARNING "No NVIDIA GPU answers here (nvidia-smi fails or is missing). Everything is built, but "
+                        "programs of this build can only run on a machine with a GPU and its driver.")
     elseif(gpus MATCHES ", ([0-9]+)" AND CMAKE_MATCH_1 LESS 580)
-        message(WARNING "The NVIDIA driver is version ${CMAKE_MATCH_1}; CUDA 13 programs need 580 or newer. Everything is built, "
-                        "but update the driver before running it here.")
+        message(WARNING "The NVIDIA driver is version ${CMAKE_MATCH_1}; CUDA 13 programs need 580 or newer. "
+                        "Everything is built, but update the driver before running it here.")
     endif()
     if(CHOSEN_ARCHITECTURES STREQUAL native)
         string(REGEX MATCHALL "[0-9]+\\.[0-9]+," CHOSEN_ARCHITECTURES "${gpus}")
         list(TRANSFORM CHOSEN_ARCHITECTURES REPLACE "[.,]" "")
         list(REMOVE_DUPLICATES CHOSEN_ARCHITECTURES)
         if(NOT CHOSEN_ARCHITECTURES)
-            message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is native and no GPU answers here; name the architectures by number, "
-                                "for example -DCMAKE_CUDA_ARCHITECTURES=\"80;90\".")
+            message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is native and no GPU answers here; name the architectures "
+                                "by number, for example -DCMAKE_CUDA_ARCHITECTURES=\"80;90\".")
         endif()
     endif()
     execute_process(COMMAND ${nvcc} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
@@ -91,9 +93,10 @@ if(GPU_MACHINE STREQUAL cuda)
     foreach(architecture IN LISTS CHOSEN_ARCHITECTURES)
         if(NOT architecture MATCHES "^([0-9]+)[af]?(-real|-virtual)?$" OR NOT CMAKE_MATCH_1 IN_LIST known)
             list(JOIN known " " known)
-            message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES asks for ${architecture}; nvcc ${nvcc_version} compiles for ${known}. "
-                                "Choose among these, or leave the variable out and every stage takes its own. (Architectures "
-                                "below 75, such as Volta's 70, left the toolkit with CUDA 13.)")
+            message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES asks for ${architecture}; nvcc ${nvcc_version} compiles "
+                                "for ${known}. Choose among these, or leave the variable out and every stage takes "
+                                "its own. (Architectures below 75, such as Volta's 70, left the toolkit with CUDA "
+                                "13.)")
         endif()
     endforeach()
     if(NOT CHOSEN_ARCHITECTURES)

@@ -9,9 +9,9 @@ set(CMAKE_PROJECT_INCLUDE ${CMAKE_CURRENT_LIST_DIR}/toolchain.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/machine.cmake)
 include(GoogleTest)
 
-# Architectures of a target with default ones `ARGN`, of which the user may have chosen others (CMAKE_CUDA_ARCHITECTURES).
-# An architecture-specific one (90a) stands for itself alone; any other stands for itself and all that came later.
-# result: empty if nothing that was chosen can run the target.
+# Architectures of a target with default ones `ARGN`, of which the user may have chosen others
+# (CMAKE_CUDA_ARCHITECTURES). An architecture-specific one (90a) stands for itself alone; any other stands for itself
+# and all that came later. result: empty if nothing that was chosen can run the target.
 function(choose_architectures result minimum)
     set(chosen ${ARGN})
     if(CHOSEN_ARCHITECTURES)
@@ -59,8 +59,8 @@ function(add_common_library name)
     endif()
 endfunction()
 
-# add_tests(program prefix ARCHITECTURES ... SOURCES ... LINK ...): one GoogleTest program. A test is called prefix.Suite.Name;
-# those with "Slow" in their name carry the label slow, all others the label quick.
+# add_tests(program prefix ARCHITECTURES ... SOURCES ... LINK ...): one GoogleTest program. A test is called
+# prefix.Suite.Name; those with "Slow" in their name carry the label slow, all others the label quick.
 function(add_tests program prefix)
     cmake_parse_arguments(PARSE_ARGV 2 tests "" "" "ARCHITECTURES;SOURCES;LINK")
     add_executable(${program} ${tests_SOURCES})
@@ -92,7 +92,8 @@ function(add_stage number)
                      "CMAKE_CUDA_ARCHITECTURES chooses ${CHOSEN_ARCHITECTURES}.")
         string(CONCAT sentence ${sentence})
         if(PROJECT_IS_TOP_LEVEL)
-            message(FATAL_ERROR "${sentence} Nothing else is in this build; choose one of these, or leave the variable out.")
+            message(FATAL_ERROR "${sentence} Nothing else is in this build; choose one of these, or leave the "
+                                "variable out.")
         endif()
         message(WARNING "${sentence}")
         return()
@@ -120,15 +121,16 @@ function(add_stage number)
     endif()
 endfunction()
 
-# The library `stages` defines what common/ladder/registry.h declares and only the build knows: ladder::register_stages,
-# ladder::build_description, ladder::build_commit.
+# The library `stages` defines what common/ladder/registry.h declares and only the build knows:
+# ladder::register_stages, ladder::build_description, ladder::build_commit.
 function(add_ladder)
     get_property(stages GLOBAL PROPERTY STAGES)
     set(STAGE_DECLARATIONS "")
     set(STAGE_CALLS "")
     set(libraries "")
     foreach(stage IN LISTS stages)
-        string(APPEND STAGE_DECLARATIONS "namespace stage${stage} {\nvoid register_stage(ladder::Registry& registry);\n}\n")
+        string(APPEND STAGE_DECLARATIONS
+               "namespace stage${stage} {\nvoid register_stage(ladder::Registry& registry);\n}\n")
         string(APPEND STAGE_CALLS "    stage${stage}::register_stage(registry);\n")
         list(APPEND libraries stage_${stage})
     endforeach()

@@ -4,9 +4,6 @@ include_guard(GLOBAL)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-set(CMAKE_CUDA_EXTENSIONS OFF)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 enable_testing()
@@ -16,46 +13,57 @@ set(knows_cxx20 FALSE)
 if(cxx_std_20 IN_LIST CMAKE_CXX_COMPILE_FEATURES)
     include(CheckCXXSourceCompiles)
     check_cxx_source_compiles("
+        #include <bit>
         #include <concepts>
-        #include <source_location>
         #include <span>
-        constexpr unsigned line(std::source_location here = std::source_location::current()) { return here.line(); }
-        int main() { return line() == 0; }" KNOWS_CXX20)
+        struct Shape { int rows = 0, columns = 0; };
+        int main() {
+            auto twice = []<class T>(T value) { return 2 * value; };
+            return twice(Shape{.rows = 0}.rows);
+        }" KNOWS_CXX20)
     set(knows_cxx20 ${KNOWS_CXX20})
 endif()
 if(NOT knows_cxx20)
     unset(KNOWS_CXX20 CACHE)
-    message(FATAL_ERROR "${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}) cannot compile C++20 with "
-                        "<source_location>. g++ 11 or newer, or clang++ 16 or newer, can (Debian, Ubuntu: apt-get install g++); "
-                        "name yours with -DCMAKE_CXX_COMPILER=/path/to/g++.")
+    message(FATAL_ERROR "${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}) cannot "
+                        "compile C++20. g++ 11 or newer, or clang++ 14 or newer, can "
+                        "(Debian, Ubuntu: apt-get install g++); name yours with -DCMAKE_CXX_COMPILER=/path/to/g++.")
 endif()
 
 # CUDA -----------------------------------------------------------------------------------------------------------------
 if(GPU_MACHINE STREQUAL cuda)
-    if(NOT CMAKE_CUDA_HOST_COMPILER)
-        set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})  # one host compiler for .cc and .cu
+    if(NOT CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
+        set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})  # one compiler for .cc and for the host half of .cu
+        # The toolkit states its own limit in a header; reading it there stays right for toolkits to come.
+        file(REAL_PATH ${CMAKE_CUDA_COMPILER} nvcc_path)
+        cmake_path(GET nvcc_path PARENT_PATH nvcc_folder)
+        if(EXISTS ${nvcc_folder}/../include/crt/host_config.h)
+            file(READ ${nvcc_folder}/../include/crt/host_config.h host_config)
+        endif()
+        set(newest "")
+        if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND host_config MATCHES "__GNUC__ > ([0-9]+)")
+            set(newest ${CMAKE_MATCH_1})
+        elseif(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND host_config MATCHES "__clang_major__ >= ([0-9]+)")
+            math(EXPR newest "${CMAKE_MATCH_1} - 1")
+        endif()
+        string(REGEX MATCH "^[0-9]+" host_major "${CMAKE_CXX_COMPILER_VERSION}")
+        if(newest AND host_major GREATER newest)
+            message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, too "
+                                "new for CUDA ${nvcc_version}, which takes ${CMAKE_CXX_COMPILER_ID} up to ${newest}. "
+                                "Install an older one and name it in a fresh build folder, for example "
+                                "-DCMAKE_CXX_COMPILER=g++-${newest}.")
+        endif()
     endif()
-    # The toolkit states its own limit in a header; reading it there stays right for toolkits to come.
-    file(REAL_PATH ${CMAKE_CUDA_COMPILER} nvcc_path)
-    cmake_path(GET nvcc_path PARENT_PATH nvcc_folder)
-    if(EXISTS ${nvcc_folder}/../include/crt/host_config.h)
-        file(READ ${nvcc_folder}/../include/crt/host_config.h host_config)
+    # ptxas prints registers and spills to the terminal; the launcher keeps them beside each object, for check_ptxas.py.
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${REPOSITORY_ROOT}/common/scripts/keep_ptxas_log.sh)
+    if(CCACHE)
+        list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
     endif()
-    set(newest "")
-    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND host_config MATCHES "__GNUC__ > ([0-9]+)")
-        set(newest ${CMAKE_MATCH_1})
-    elseif(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND host_config MATCHES "__clang_major__ >= ([0-9]+)")
-        math(EXPR newest "${CMAKE_MATCH_1} - 1")
-    endif()
-    string(REGEX MATCH "^[0-9]+" host_major "${CMAKE_CXX_COMPILER_VERSION}")
-    if(newest AND host_major GREATER newest)
-        message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, too new for CUDA "
-                            "${nvcc_version}, which takes ${CMAKE_CXX_COMPILER_ID} up to ${newest}. Install an older one and name "
-                            "it in a fresh build folder, for example -DCMAKE_CXX_COMPILER=g++-${newest}.")
-    endif()
-    # ptxas prints registers and spills to the terminal; the launcher keeps them beside each object for check_ptxas.py.
-    set(CMAKE_CUDA_COMPILER_LAUNCHER ${REPOSITORY_ROOT}/common/scripts/keep_ptxas_log.sh ${CCACHE})
     enable_language(CUDA)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25.1 does not know it of nvcc
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_EXTENSIONS OFF)
     find_package(CUDAToolkit 13.0 REQUIRED)
 endif()
 
@@ -101,9 +109,9 @@ if(STATIC_RUNTIME)
     add_link_options(-static-libstdc++ -static-libgcc)
 endif()
 if(SANITIZER STREQUAL address)
-    add_compile_options(-g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+    add_compile_options(-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
     add_link_options(-fsanitize=address,undefined)
 elseif(SANITIZER STREQUAL thread)
-    add_compile_options(-g -fsanitize=thread)
+    add_compile_options(-O1 -g -fsanitize=thread)
     add_link_options(-fsanitize=thread)
 endif()

@@ -24,12 +24,12 @@ struct NotBuilt : Error {
 };
 
 struct Device {
-    std::string name;              // "emulator", or the GPU's own name
+    std::string name;  // "emulator", or the GPU's own name
     bool emulated;
-    int major, minor;              // compute capability; 0.0 on the emulator
+    int major, minor;  // compute capability; 0.0 on the emulator
     int multiprocessors;
-    std::size_t shared_bytes;      // most dynamic shared memory a CTA may ask for
-    std::size_t free_bytes;        // global memory that is free now
+    std::size_t shared_bytes;  // most dynamic shared memory a CTA may ask for
+    std::size_t free_bytes;    // global memory that is free now
 };
 
 /// The current device. Throws Error if there is no GPU or no driver.
@@ -104,15 +104,16 @@ void run_emulated(const LaunchShape& shape, void (*thread)(void*), void* argumen
 void launch_cuda(const LaunchShape& shape, const void* kernel, void** arguments);
 #endif
 
-/// Launches a kernel over shape.ctas CTAs. On a GPU it returns at once; failures of the launch itself are thrown here, those
-/// of the kernel by synchronize().
+/// Launches a kernel over shape.ctas CTAs. On a GPU it returns at once; failures of the launch itself are thrown here,
+/// those of the kernel by synchronize().
 template <class... Parameters>
 void launch(const LaunchShape& shape, void (*kernel)(Parameters...), std::type_identity_t<Parameters>... arguments) {
     check_launch(shape);
     if (shape.ctas == 0) return;
 #if GPU_EMULATOR
     auto thread = [&] { kernel(arguments...); };
-    run_emulated(shape, [](void* body) { (*static_cast<decltype(thread)*>(body))(); }, &thread);
+    run_emulated(
+        shape, [](void* body) { (*static_cast<decltype(thread)*>(body))(); }, &thread);
 #else
     void* pointers[] = {&arguments...};
     launch_cuda(shape, reinterpret_cast<const void*>(kernel), pointers);

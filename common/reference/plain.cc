@@ -47,6 +47,25 @@ VectorXf exponentials(const VectorXf& S, float base) {
     return (S.array() - base).unaryExpr([](float x) { return std::exp(x); });
 }
 
+float unit_roundoff(attention::DataType type) {
+    switch (type) {
+        case attention::DataType::fp16:
+            return 0x1p-11f;
+        case attention::DataType::bf16:
+            return 0x1p-8f;
+        default:
+            return 0x1p-24f;
+    }
+}
+
+// D_i = dO_i . O_i from the stored O.
+float row_dot(const Problem& problem, const Inputs& inputs, int b, int h, int i, const double* O_i,
+              Precision precision) {
+    const VectorXf O = stored(problem, Eigen::Map<const Eigen::VectorXd>(O_i, problem.d).cast<float>());
+    const VectorXf products = vector(inputs.dO, b, h, i).cwiseProduct(O);
+    return products.sum() + precision.D_shift * unit_roundoff(problem.type) * products.norm();
+}
+
 // dS = P o (dP - D), where a kernel that stores P has only the stored P left, and Z already holds 1 / (1 - p).
 struct Weights {
     VectorXf for_V;  // the stored P o Z / (1 - p)
@@ -97,15 +116,14 @@ Rows query_gradient(const Problem& problem, const Inputs& inputs, int b, int h, 
         const Range seen = reference::visible_keys(problem, b, i);
         const auto K = view(inputs.K, b, h_kv, seen);
         const auto dO = vector(inputs.dO, b, h, i);
-        const VectorXf O =
-            stored(problem, Eigen::Map<const Eigen::VectorXd>(saved.O.row(n), problem.d).cast<float>(), precision.grid);
 
         const VectorXf P = exponentials(scores(problem, K * vector(inputs.Q, b, h, i), precision), L);
         VectorXf Z(seen.count());
         for (int j = seen.first; j < seen.end; ++j)
             Z[j - seen.first] = static_cast<float>(reference::dropout_factor(problem, b, h, i, j));
         const VectorXf dP = view(inputs.V, b, h_kv, seen) * dO;
-        const VectorXf D = VectorXf::Constant(seen.count(), dO.dot(O));
+        const VectorXf D = VectorXf::Constant(
+            seen.count(), row_dot(problem, inputs, b, h, i, saved.O.row(static_cast<int>(n)), precision));
         const VectorXf dS = backward_weights(problem, P, Z, dP, D, precision).dS;
         store_result(problem, problem.scale * (K.transpose() * dS), dQ, static_cast<int>(n));
     }
@@ -121,10 +139,8 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
         const int h = h_kv * problem.group() + member;
         const reference::Forward& saved = group[member];
         VectorXf D_of_all(problem.queries(b));
-        for (int i = 0; i < problem.queries(b); ++i) {
-            const Eigen::Map<const Eigen::VectorXd> O(saved.O.row(i), problem.d);
-            D_of_all[i] = vector(inputs.dO, b, h, i).dot(stored(problem, O.cast<float>(), precision.grid));
-        }
+        for (int i = 0; i < problem.queries(b); ++i)
+            D_of_all[i] = row_dot(problem, inputs, b, h, i, saved.O.row(i), precision);
         for (int n = 0; n < count; ++n) {
             const int j = rows[n];
             const Range seeing = reference::visible_queries(problem, b, j);

@@ -21,7 +21,8 @@ enum class Stores { scores, weights };
 
 struct Precision {
     Stores stores = Stores::weights;
-    float grid = 1.0f;  // in [1, 2)
+    float grid = 1.0f;     // in [1, 2): S, P and dS are stored as round(x * grid) / grid
+    float D_shift = 0.0f;  // D moves by so many times u |dO o O|, about two standard errors of rounding O to u |O|
 };
 
 /// O and L of queries `rows` of sequence b, query head h.

@@ -128,7 +128,10 @@ std::vector<double> score_terms(const Problem& problem, const Inputs& inputs, in
         for (std::size_t n = 0; n < queries.size(); ++n) {
             const Range visible = visible_keys(problem, b, queries[n]);
             double largest = 0.0;
-            for (int j = visible.first; j < visible.end; ++j) largest = std::max(largest, sums(n, j - seen.first));
+            for (int j = visible.first; j < visible.end; ++j) {
+                const double sum = sums(n, j - seen.first);
+                if (std::isfinite(sum)) largest = std::max(largest, sum);
+            }
             result.push_back(std::abs(static_cast<double>(problem.scale)) * largest);
         }
     });

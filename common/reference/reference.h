@@ -45,7 +45,8 @@ Forward forward(const attention::Problem& problem, const attention::Inputs& inpu
 Rows output_terms(const attention::Problem& problem, const attention::Inputs& inputs, int b, int h,
                   const std::vector<int>& rows);
 
-/// |scale| max_j sum_k |q_ik k_jk| over visible j, the terms of the scores of each query (0 if it sees no key).
+/// |scale| max_j sum_k |q_ik k_jk| over visible j, the terms of the scores of each query; infinite sums are left
+/// out, and 0 stands for none.
 std::vector<double> score_terms(const attention::Problem& problem, const attention::Inputs& inputs, int b, int h,
                                 const std::vector<int>& rows);
 

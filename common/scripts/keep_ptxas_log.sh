@@ -1,6 +1,6 @@
 #!/bin/sh
-# Compiler launcher for nvcc: keep_ptxas_log.sh nvcc ... -o X.o ... writes what ptxas says of each kernel (registers, shared
-# memory, spills) to X.o.ptxas, for check_ptxas.py, and only the rest to the terminal.
+# Compiler launcher for nvcc: keep_ptxas_log.sh nvcc ... -o X.o ... writes what ptxas says of each kernel (registers,
+# shared memory, spills) to X.o.ptxas, for check_ptxas.py, and only the rest to the terminal.
 object=
 previous=
 for argument in "$@"; do

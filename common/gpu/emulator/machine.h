@@ -1,0 +1,168 @@
+// The machine's parts: threads, warps, CTAs, and the launch that runs them.
+//
+// The scheduler and all fibers share one OS thread; exactly one of them runs at a time, and control changes hands only in
+// Machine::park, Machine::operation and at a thread's end. So nothing here needs a lock, and one seed gives one run.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/gpu/emulator/async_copy.h"
+#include "common/gpu/emulator/emulator.h"
+#include "common/gpu/emulator/fiber.h"
+#include "common/gpu/emulator/random.h"
+#include "common/gpu/emulator/sanitizers.h"
+#include "common/gpu/emulator/scheduler.h"
+#include "common/gpu/emulator/shared_arena.h"
+#include "common/gpu/launch.h"
+
+namespace emulator {
+
+constexpr int warp_size = 32;
+constexpr int max_threads = 1024;
+constexpr int max_warps = max_threads / warp_size;
+constexpr int named_barriers = 16;
+constexpr std::size_t max_shared_bytes = 227 * 1024;
+
+struct Cta;
+struct Thread;
+
+/// What a parked thread waits for. `progress` says in words what has arrived and what is missing.
+struct Waiting {
+    const char* instruction = nullptr;
+    int barrier = -1;
+    Site site{};
+    std::string (*progress)(const Thread&) = nullptr;
+};
+
+/// One CUDA thread.
+struct Thread {
+    Fiber fiber;
+    Cta* cta = nullptr;
+    int index = 0;
+    Waiting waiting;
+    CopyQueue copies;
+    std::uint32_t epoch = 0;  // how often it has synchronised with others: dates its accesses to shared memory
+
+    int lane() const { return index % warp_size; }
+    int warp() const { return index / warp_size; }
+    std::uint32_t bit() const { return 1u << lane(); }
+};
+
+/// An instruction at which lanes of a warp meet.
+struct WarpInstruction {
+    const char* name;
+    bool aligned;        // all lanes must come from one call site
+    bool orders_memory;  // what each lane did before is visible to the others after
+};
+
+/// Lanes that have come to one instruction and wait for the rest of `mask`.
+struct Meeting {
+    const WarpInstruction* instruction;
+    std::uint32_t mask, arrived;
+    Site site;                                // where the first lane stands
+    std::array<void*, warp_size> operands{};  // on the lanes' stacks
+    tsan::Token* token = nullptr;
+};
+
+struct Warp {
+    std::uint32_t ready = 0;   // lanes that can go on
+    std::uint32_t live = 0;    // lanes that have not exited
+    std::uint32_t exists = 0;  // lanes that the launch has
+    std::vector<Meeting> meetings;
+    unsigned syncs = 0;
+    std::array<tsan::Token, 4> sync_tokens{};
+};
+
+/// One named barrier of a CTA: its current generation.
+struct Barrier {
+    int expected = 0;
+    bool everyone = false;  // it waits for all threads of the CTA
+    int arrived = 0;
+    std::array<std::uint32_t, max_warps> arrived_lanes{}, waiting_lanes{};
+    Site site{};  // of the first arrival
+    int generation = 0;
+    std::array<tsan::Token, 2> tokens{};
+};
+
+/// One CTA while it is resident. Objects are pooled: start() makes it new.
+struct Cta {
+    std::int64_t index = 0;
+    int thread_count = 0, live_threads = 0;
+    std::uint32_t ready_warps = 0;
+    SharedArena arena;
+    std::vector<std::unique_ptr<Thread>> threads;  // never fewer than thread_count
+    std::array<Warp, max_warps> warps;
+    std::array<Barrier, named_barriers> barriers;
+    std::vector<Copy*> pending_copies;  // issued, not yet performed
+    std::array<std::uint64_t, max_warps + 1> priorities{};  // of warps, and of the copy engine (last)
+
+    void start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, Random& random);
+    void set_ready(const Thread& thread) {
+        warps[thread.warp()].ready |= thread.bit();
+        ready_warps |= 1u << thread.warp();
+    }
+    void set_parked(const Thread& thread) {
+        if ((warps[thread.warp()].ready &= ~thread.bit()) == 0) ready_warps &= ~(1u << thread.warp());
+    }
+};
+
+class Machine {
+  public:
+    void run(const gpu::LaunchShape& shape, void (*thread)(void*), void* arguments);
+
+    /// The thread whose fiber runs; reports if an instruction is called outside a launch.
+    Thread& thread(const char* instruction);
+    Thread* current() { return current_; }
+    Random& random() { return random_; }
+    Scheduler& scheduler() { return scheduler_; }
+
+    /// Every instruction comes through here: in schedules that interleave, now and then another agent goes on first.
+    void operation() {
+        if (--operations_left_ <= 0) preempt();
+    }
+    /// The running thread stops until somebody calls wake().
+    void park(const Waiting& waiting);
+    void wake(Thread& thread) { thread.cta->set_ready(thread); }
+
+    /// Ends the launch. On a fiber it never returns: the scheduler goes on, and throws.
+    [[noreturn]] void report(const std::string& rule, Site site);
+
+  private:
+    static void thread_entry(void* thread);
+    void run_residents(std::int64_t ctas);
+    void thread_exits(Thread& thread);
+    void resume(Thread& thread);
+    void preempt();
+    void fail(std::string text);
+    std::string deadlock() const;
+    std::string footer(const Cta* cta) const;
+
+    const gpu::LaunchShape* shape_ = nullptr;
+    void (*body_)(void*) = nullptr;
+    void* arguments_ = nullptr;
+    std::vector<std::unique_ptr<Cta>> pool_;
+    std::vector<Cta*> residents_;  // in launch order
+    Thread* current_ = nullptr;
+    Random random_;
+    Scheduler scheduler_;
+    std::int64_t operations_left_ = 0;
+    std::uint64_t steps_ = 0;
+    std::string failure_;
+    tsan::Token launch_token_ = 0, exit_token_ = 0;
+};
+
+extern Machine machine;
+
+/// "0-3, 7": the lanes of a mask, or the numbers offset + lane.
+std::string ranges(std::uint32_t mask, int offset = 0);
+/// "file.cu:12".
+std::string text(Site site);
+/// "thread 37 (warp 1, lane 5)".
+std::string text(const Thread& thread);
+
+}  // namespace emulator

@@ -1,0 +1,40 @@
+// One allocation of global memory and what launches did to it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/gpu/emulator/emulator.h"
+
+namespace emulator {
+
+struct Region {
+    std::string name;
+    char* begin = nullptr;
+    std::size_t bytes = 0;
+
+    // Kernels see a region through const views; counting is not part of its value.
+    mutable std::uint64_t requested_read = 0, requested_written = 0;
+    mutable std::vector<std::uint64_t> bytes_read, bytes_written;  // one bit a byte
+
+    void reset_counters() const {
+        requested_read = requested_written = 0;
+        bytes_read.assign((bytes + 63) / 64, 0);
+        bytes_written.assign((bytes + 63) / 64, 0);
+    }
+};
+
+/// `bytes` at `pointer` lie in `region`, else a report; counts them.
+void count_global_read(const Region* region, const void* pointer, int bytes, const char* instruction, Site site);
+void count_global_write(const Region* region, const void* pointer, int bytes, const char* instruction, Site site);
+
+/// What is counted beside the regions' traffic.
+struct Totals {
+    std::uint64_t shared_read = 0, shared_written = 0, bank_conflicts = 0, mma_flops = 0, exponentials = 0, rescales = 0,
+                  barriers = 0, atomics = 0;
+};
+extern Totals totals;
+
+}  // namespace emulator

@@ -1,0 +1,82 @@
+#include "common/gpu/emulator/rendezvous.h"
+
+#include <bit>
+#include <string_view>
+
+namespace emulator {
+
+namespace {
+
+std::string progress(const Thread& thread) {
+    for (const Meeting& meeting : thread.cta->warps[thread.warp()].meetings)
+        if (meeting.arrived & thread.bit())
+            return "lanes " + ranges(meeting.mask & ~meeting.arrived) + " of the warp have not come";
+    return "";
+}
+
+void check_mask(const Thread& thread, const Warp& warp, const char* instruction, std::uint32_t mask, Site site) {
+    const std::string name = instruction;
+    if (!(mask & thread.bit())) machine.report(name + ": the lane is not in the mask that it passes", site);
+    if (mask & ~warp.exists)
+        machine.report(name + " needs lanes " + ranges(mask & ~warp.exists) + " of warp " +
+                           std::to_string(thread.warp()) + ", but the CTA has only " +
+                           std::to_string(thread.cta->thread_count) + " threads",
+                       site);
+    if (mask & ~warp.live)
+        machine.report(name + " needs lanes " + ranges(mask & ~warp.live) + " of warp " +
+                           std::to_string(thread.warp()) + ", which have exited",
+                       site);
+}
+
+}  // namespace
+
+void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand, Site site,
+          void (*complete)(Cta&, Meeting&)) {
+    Thread& thread = machine.thread(instruction.name);
+    Warp& warp = thread.cta->warps[thread.warp()];
+    check_mask(thread, warp, instruction.name, mask, site);
+
+    Meeting* meeting = nullptr;
+    for (Meeting& other : warp.meetings) {
+        const bool same_place = other.site.line == site.line && std::string_view(other.site.file) == site.file;
+        if (other.instruction == &instruction && other.mask == mask && (same_place || !instruction.aligned)) {
+            meeting = &other;
+        } else if ((other.arrived & mask) && (other.mask & thread.bit())) {
+            machine.report(std::string("lanes of warp ") + std::to_string(thread.warp()) + " diverged: lane " +
+                               std::to_string(thread.lane()) + " is at " + instruction.name + " at " + text(site) + ", lanes " +
+                               ranges(other.arrived & mask) + " are at " + other.instruction->name + " at " + text(other.site) +
+                               "; each waits for the other",
+                           site);
+        }
+    }
+    if (meeting == nullptr) {
+        meeting = &warp.meetings.emplace_back(Meeting{&instruction, mask, 0, site});
+        meeting->token = &warp.sync_tokens[warp.syncs++ % warp.sync_tokens.size()];
+    }
+    meeting->arrived |= thread.bit();
+    meeting->operands[thread.lane()] = operand;
+    tsan::Token& token = *meeting->token;
+    if (instruction.orders_memory) tsan::release(token);
+    if (meeting->arrived != mask) {
+        machine.park({instruction.name, -1, site, progress});
+        if (instruction.orders_memory) tsan::acquire(token);
+        return;
+    }
+    if (instruction.orders_memory) tsan::acquire(token);
+
+    complete(*thread.cta, *meeting);
+    const int first = thread.warp() * warp_size;
+    for (std::uint32_t others = mask & ~thread.bit(); others != 0; others &= others - 1)
+        machine.wake(*thread.cta->threads[first + std::countr_zero(others)]);
+    warp.meetings.erase(warp.meetings.begin() + (meeting - warp.meetings.data()));
+}
+
+void check_warp_after_exit(const Thread& thread, Site site) {
+    for (const Meeting& meeting : thread.cta->warps[thread.warp()].meetings)
+        if (meeting.mask & thread.bit())
+            machine.report("the thread exits while lanes " + ranges(meeting.arrived) + " of its warp wait for it at " +
+                               meeting.instruction->name + " at " + text(meeting.site),
+                           site);
+}
+
+}  // namespace emulator

@@ -1,0 +1,67 @@
+// Instructions that move values between the lanes of a warp, or only let them meet.
+#include <bit>
+
+#include "common/gpu/emulator/rendezvous.h"
+
+namespace emulator {
+
+namespace {
+
+constexpr std::uint32_t all_lanes = 0xFFFFFFFFu;
+constexpr WarpInstruction warp_sync{"bar.warp.sync", false, true};
+constexpr WarpInstruction shuffle_bfly{"shfl.sync.bfly", false, false};
+constexpr WarpInstruction shuffle_idx{"shfl.sync.idx", false, false};
+constexpr WarpInstruction vote_ballot{"vote.sync.ballot", false, false};
+
+struct ShuffleOperands {
+    Shuffle kind;
+    float value;
+    int argument;
+    float result;
+};
+
+struct BallotOperands {
+    bool predicate;
+    std::uint32_t result;
+};
+
+}  // namespace
+
+void bar_warp_sync(std::uint32_t mask, Site site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    meet(warp_sync, mask, nullptr, site, [](Cta& cta, Meeting& meeting) {
+        const int first = machine.current()->warp() * warp_size;
+        for (std::uint32_t lanes = meeting.mask; lanes != 0; lanes &= lanes - 1)
+            advance_epoch(*cta.threads[first + std::countr_zero(lanes)]);
+    });
+}
+
+float shuffle(Shuffle kind, float value, int argument, Site site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    ShuffleOperands operands{kind, value, argument, 0};
+    meet(kind == Shuffle::bfly ? shuffle_bfly : shuffle_idx, all_lanes, &operands, site, [](Cta&, Meeting& meeting) {
+        const auto at = [&](int lane) { return static_cast<ShuffleOperands*>(meeting.operands[lane]); };
+        for (int lane = 0; lane < warp_size; ++lane) {
+            const int source = (at(lane)->kind == Shuffle::bfly ? lane ^ at(lane)->argument : at(lane)->argument) & 31;
+            at(lane)->result = at(source)->value;
+        }
+    });
+    return operands.result;
+}
+
+std::uint32_t ballot(bool predicate, Site site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    BallotOperands operands{predicate, 0};
+    meet(vote_ballot, all_lanes, &operands, site, [](Cta&, Meeting& meeting) {
+        std::uint32_t result = 0;
+        for (int lane = 0; lane < warp_size; ++lane)
+            result |= static_cast<std::uint32_t>(static_cast<BallotOperands*>(meeting.operands[lane])->predicate) << lane;
+        for (void* lane : meeting.operands) static_cast<BallotOperands*>(lane)->result = result;
+    });
+    return operands.result;
+}
+
+}  // namespace emulator
