@@ -1,9 +1,9 @@
-// The attention problem as kernels see it: plain numbers, and the few questions that every rung asks about sequences and masks.
-// The conventions are those of common/attention/problem.h.
+// The attention problem as kernels see it: plain numbers, and the few questions that every rung asks about sequences
+// and masks. The conventions are those of common/attention/problem.h.
 #pragma once
 
 #include "common/attention/problem.h"
-#include "common/gpu/machine.h"
+#include "common/gpu/memory.h"
 
 namespace attention {
 
@@ -22,22 +22,25 @@ GPU_HOST_DEVICE int ceil_div(int a, int b) { return (a + b - 1) / b; }
 /// hidden: no query of the tile sees a key of it. full: all see all. mixed: ask visible(i, j).
 enum class Tile { hidden, full, mixed };
 
-/// Which keys each query of one sequence sees. Query i sees keys(i) = [i + Nk - Nq - left, i + Nk - Nq + right], cut to [0, Nk).
+/// Which keys each query of one sequence sees. Query i sees keys(i) = [i + Nk - Nq - left, i + Nk - Nq + right], cut to
+/// [0, Nk).
 struct Mask {
     int Nq, Nk;
     int left, right;  // -1: no bound
 
-    /// First and one past the last key that query i would see, 0 <= i < Nq.
+    /// The keys that query i sees; none for a query beyond the last.
     GPU_HOST_DEVICE Range keys(int i) const {
+        if (i >= Nq) return {0, 0};
         const std::int64_t centre = std::int64_t(i) + Nk - Nq;
         return {left < 0 ? 0 : clamp(centre - left, 0, Nk), right < 0 ? Nk : clamp(centre + right + 1, 0, Nk)};
     }
-    /// First and one past the last query that would see key j.
+    /// The queries that see key j; none for a key beyond the last.
     GPU_HOST_DEVICE Range queries(int j) const {
+        if (j >= Nk) return {0, 0};
         const std::int64_t centre = std::int64_t(j) - (Nk - Nq);
         return {right < 0 ? 0 : clamp(centre - right, 0, Nq), left < 0 ? Nq : clamp(centre + left + 1, 0, Nq)};
     }
-    GPU_HOST_DEVICE bool visible(int i, int j) const { return i < Nq && keys(i).contains(j); }
+    GPU_HOST_DEVICE bool visible(int i, int j) const { return keys(i).contains(j); }
 
     /// Key tiles of Bc keys that some query in [i, i + Br) sees.
     GPU_HOST_DEVICE Range key_tiles(int i, int Br, int Bc) const {
@@ -62,20 +65,29 @@ struct Mask {
     }
 
     /// Keys that some query sees. What lies outside must have no effect, even a NaN.
-    GPU_HOST_DEVICE Range seen_keys() const {
-        return Nq == 0 ? Range{0, 0} : Range{keys(0).begin, keys(Nq - 1).end};
-    }
+    GPU_HOST_DEVICE Range seen_keys() const { return Nq == 0 ? Range{0, 0} : Range{keys(0).begin, keys(Nq - 1).end}; }
     /// Queries that see some key; the others have O = 0, L = -inf, dQ = 0 and add nothing to dK and dV.
     GPU_HOST_DEVICE Range seeing_queries() const {
         return Nk == 0 ? Range{0, 0} : Range{queries(0).begin, queries(Nk - 1).end};
     }
 };
 
-/// One sequence of the batch: where its rows begin in the operands and how many there are.
+/// One sequence of the batch: where its rows lie in the operands and how many there are.
 struct Sequence {
-    int batch;                         // index for Tensor::matrix
-    std::int64_t first_query, first_key;  // first rows
+    int batch;
+    std::int64_t first_query, first_key;
     int Nq, Nk;
+
+    /// This sequence's rows of one query head's Q, O, dO, dQ, L, ...
+    template <class T>
+    GPU_DEVICE gpu::Matrix<T> queries(const gpu::Tensor<T>& tensor, int q_head) const {
+        return tensor.matrix(batch, q_head, first_query, Nq);
+    }
+    /// This sequence's rows of one key/value head's K, V, dK, dV.
+    template <class T>
+    GPU_DEVICE gpu::Matrix<T> keys(const gpu::Tensor<T>& tensor, int kv_head) const {
+        return tensor.matrix(batch, kv_head, first_key, Nk);
+    }
 };
 
 /// Passed to kernels by value.
@@ -83,13 +95,16 @@ struct KernelProblem {
     int B, Hq, Hkv, Nq, Nk, d;
     int window_left, window_right;
     float scale;
-    const int *cu_q, *cu_k;  // device arrays of B + 1 cumulative lengths; null: all sequences have Nq queries and Nk keys
+    const int *cu_q,
+        *cu_k;  // device arrays of B + 1 cumulative lengths; null: all sequences have Nq queries and Nk keys
 
     GPU_DEVICE Sequence sequence(int b) const {
         if (cu_q == nullptr) return {b, 0, 0, Nq, Nk};
         return {0, cu_q[b], cu_k[b], cu_q[b + 1] - cu_q[b], cu_k[b + 1] - cu_k[b]};
     }
-    GPU_DEVICE Mask mask(const Sequence& sequence) const { return {sequence.Nq, sequence.Nk, window_left, window_right}; }
+    GPU_DEVICE Mask mask(const Sequence& sequence) const {
+        return {sequence.Nq, sequence.Nk, window_left, window_right};
+    }
     GPU_DEVICE int kv_head(int q_head) const { return q_head / (Hq / Hkv); }
 };
 

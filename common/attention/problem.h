@@ -37,15 +37,16 @@ struct Problem {
     int d = 64;   // head dimension
     DataType type = DataType::bf16;
 
-    // Query i sees key j iff  i + Nk - Nq - window_left <= j <= i + Nk - Nq + window_right  (-1: no bound on that side).
-    // The ends are aligned at the bottom right, so causal is (-1, 0) and means j <= i + Nk - Nq.
+    // Query i sees key j iff  i + Nk - Nq - window_left <= j <= i + Nk - Nq + window_right  (-1: no bound on that
+    // side). The ends are aligned at the bottom right, so causal is (-1, 0) and means j <= i + Nk - Nq.
     int window_left = -1;
     int window_right = -1;
 
     float scale = 0.125f;  // S = scale * Q K^T; default_scale(d) unless the user says otherwise
 
     // Dropout of P: weight (b, h, i, j) is kept iff word j % 4 of Philox4x32-10 with key `dropout_seed` and counter
-    // (j / 4, i, b * Hq + h, dropout_offset) is below floor((1 - dropout) * 2^32); kept weights are divided by 1 - dropout.
+    // (j / 4, i, b * Hq + h, dropout_offset) is below floor((1 - dropout) * 2^32); kept weights are divided by 1 -
+    // dropout.
     float dropout = 0.0f;
     std::uint64_t dropout_seed = 0;
     std::uint32_t dropout_offset = 0;
@@ -64,8 +65,9 @@ struct Problem {
 /// 1 / sqrt(d).
 float default_scale(int d);
 
-/// Throws InvalidProblem unless sizes are >= 0 (Hq, Hkv, d >= 1), Hq % Hkv == 0, windows are >= -1, 0 <= dropout < 1, the
-/// scale is finite, and cu_q and cu_k (both or neither) hold B + 1 ascending lengths from 0 whose maxima are Nq and Nk.
+/// Throws InvalidProblem unless sizes are >= 0 (Hq, Hkv, d >= 1), Hq % Hkv == 0, windows are >= -1, 0 <= dropout < 1,
+/// the scale is finite, and cu_q and cu_k (both or neither) hold B + 1 ascending lengths from 0 whose maxima are Nq and
+/// Nk.
 void validate(const Problem& problem);
 
 /// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal".
@@ -105,7 +107,8 @@ enum class InputLaw { normal, outliers, equal, rising };
 /// Inputs drawn from `law`; one seed gives the same values on every machine.
 Inputs make_inputs(const Problem& problem, InputLaw law, std::uint64_t seed);
 
-/// FLOPs of the products over visible (query, key) pairs only: forward 4 d a pair and query head; backward 2.5 times that.
+/// FLOPs of the products over visible (query, key) pairs only: forward 4 d a pair and query head; backward 2.5 times
+/// that.
 double forward_flops(const Problem& problem);
 double backward_flops(const Problem& problem);
 /// Visible (query, key) pairs, summed over sequences and query heads.

@@ -6,7 +6,8 @@
 
 namespace gpu {
 
-/// barrier.sync 0: every thread of the CTA waits for every other; shared and global writes before it are visible after it.
+/// barrier.sync 0: every thread of the CTA waits for every other; shared and global writes before it are visible after
+/// it.
 GPU_DEVICE void bar_sync(GPU_ONLY_SITE) {
 #if GPU_EMULATOR
     emulator::bar_sync(0, 0, site);
@@ -15,7 +16,8 @@ GPU_DEVICE void bar_sync(GPU_ONLY_SITE) {
 #endif
 }
 
-/// barrier.sync id, threads: wait until `threads` threads (whole warps: a multiple of 32) have arrived at barrier `id` (0..15).
+/// barrier.sync id, threads: wait until `threads` threads (whole warps: a multiple of 32) have arrived at barrier `id`
+/// (0..15).
 GPU_DEVICE void bar_sync(int id, int threads GPU_SITE) {
 #if GPU_EMULATOR
     emulator::bar_sync(id, threads, site);

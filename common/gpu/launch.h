@@ -18,13 +18,18 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/// A kernel of which this build holds no code for the GPU that is present: nothing is wrong, it cannot run here.
+struct NotBuilt : Error {
+    using Error::Error;
+};
+
 struct Device {
-    std::string name;              // "emulator", or the GPU's own name
+    std::string name;  // "emulator", or the GPU's own name
     bool emulated;
-    int major, minor;              // compute capability; 0.0 on the emulator
+    int major, minor;  // compute capability; 0.0 on the emulator
     int multiprocessors;
-    std::size_t shared_bytes;      // most dynamic shared memory a CTA may ask for
-    std::size_t free_bytes;        // global memory that is free now
+    std::size_t shared_bytes;  // most dynamic shared memory a CTA may ask for
+    std::size_t free_bytes;    // global memory that is free now
 };
 
 /// The current device. Throws Error if there is no GPU or no driver.
@@ -71,11 +76,21 @@ class Buffer {
 #endif
 };
 
+// Architectures that nvcc compiles the calling file for, as in "800,900" for 8.0 and 9.0.
+#ifdef __CUDA_ARCH_LIST__
+#define GPU_TEXT_OF(...) #__VA_ARGS__
+#define GPU_EXPANDED_TEXT_OF(...) GPU_TEXT_OF(__VA_ARGS__)
+#define GPU_BUILT_FOR GPU_EXPANDED_TEXT_OF(__CUDA_ARCH_LIST__)
+#else
+#define GPU_BUILT_FOR ""
+#endif
+
 struct LaunchShape {
     const char* kernel;  // named in errors and reports
     std::int64_t ctas;   // one-dimensional grid; nothing is launched for 0
     int threads;
     std::size_t shared_bytes;
+    const char* built_for = GPU_BUILT_FOR;  // left as it is
 };
 
 /// Throws Error before the launch if the shape is beyond the device: "needs X bytes of shared memory, device has Y".
@@ -85,18 +100,20 @@ void check_launch(const LaunchShape& shape);
 /// Runs the kernel to its end; throws Error with the report if it broke a rule.
 void run_emulated(const LaunchShape& shape, void (*thread)(void*), void* arguments);
 #else
+/// Throws NotBuilt if there is no code for this GPU, Error if the launch fails otherwise.
 void launch_cuda(const LaunchShape& shape, const void* kernel, void** arguments);
 #endif
 
-/// Launches a kernel over shape.ctas CTAs. On a GPU it returns at once; failures of the launch itself are thrown here, those
-/// of the kernel by synchronize().
+/// Launches a kernel over shape.ctas CTAs. On a GPU it returns at once; failures of the launch itself are thrown here,
+/// those of the kernel by synchronize().
 template <class... Parameters>
 void launch(const LaunchShape& shape, void (*kernel)(Parameters...), std::type_identity_t<Parameters>... arguments) {
     check_launch(shape);
     if (shape.ctas == 0) return;
 #if GPU_EMULATOR
     auto thread = [&] { kernel(arguments...); };
-    run_emulated(shape, [](void* body) { (*static_cast<decltype(thread)*>(body))(); }, &thread);
+    run_emulated(
+        shape, [](void* body) { (*static_cast<decltype(thread)*>(body))(); }, &thread);
 #else
     void* pointers[] = {&arguments...};
     launch_cuda(shape, reinterpret_cast<const void*>(kernel), pointers);

@@ -1,7 +1,7 @@
 // Which machine this translation unit is built for, and the words of CUDA C++ that a plain compiler lacks.
 //
-// The build sets GPU_EMULATOR: 0 = nvcc and a real GPU, 1 = the GPU in software (common/gpu/emulator). Only common/gpu asks;
-// a kernel never does.
+// The build sets GPU_EMULATOR: 0 = nvcc and a real GPU, 1 = the GPU in software (common/gpu/emulator). Only common/gpu
+// asks; a kernel never does.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,8 @@ struct SharedReference {
 #endif
 
 /// Rows of one head of one sequence: element (row, column), columns contiguous, 64-bit row stride in elements.
-/// m(row, column) is an element; load2 and load4 move several at once, aligned to their size, and store takes them back.
+/// m(row, column) is an element; load2 and load4 move several at once, aligned to their size, and store takes them
+/// back.
 template <class T>
 struct Matrix {
     using Element = std::remove_const_t<T>;
@@ -111,9 +112,9 @@ struct Matrix {
     }
 };
 
-/// A whole operand in global memory: (batch, head, row, column), arbitrary 64-bit strides in elements (0 and negative too) for
-/// all but the columns, which are contiguous. A packed operand (total, H, d) has batch stride 0, and its rows of sequence b
-/// start at cu[b].
+/// A whole operand in global memory: (batch, head, row, column), arbitrary 64-bit strides in elements (0 and negative
+/// too) for all but the columns, which are contiguous. A packed operand (total, H, d) has batch stride 0, and its rows
+/// of sequence b start at cu[b].
 template <class T>
 struct Tensor {
     T* data;
@@ -135,8 +136,22 @@ struct Tensor {
     }
 };
 
-/// How the 16-byte chunks of a row lie in shared memory. xor_8: chunk ^= row & 7, so that eight consecutive rows of one chunk
-/// column (one phase of ldmatrix) fall into eight different groups of four banks. Rows of 128 bytes or a multiple of that.
+/// The same operand for a kernel that only reads it.
+template <class T>
+Tensor<const T> read_only(const Tensor<T>& tensor) {
+    Tensor<const T> view;
+    view.data = tensor.data;
+    view.batch_stride = tensor.batch_stride;
+    view.head_stride = tensor.head_stride;
+    view.row_stride = tensor.row_stride;
+    view.columns = tensor.columns;
+    EMULATED(view.region = tensor.region);
+    return view;
+}
+
+/// How the 16-byte chunks of a row lie in shared memory. xor_8: chunk ^= row & 7, so that eight consecutive rows of one
+/// chunk column (one phase of ldmatrix) fall into eight different groups of four banks. Rows of 128 bytes or a multiple
+/// of that.
 enum class Swizzle { none, xor_8 };
 
 /// A row-major tile in shared memory; a kernel's shared memory is a struct of these.
@@ -159,11 +174,10 @@ struct alignas(16) SharedTile {
 
     /// The 32-bit address of (row, column) in the shared window, as instructions take it.
     GPU_DEVICE std::uint32_t address(int row, int column GPU_SITE) {
-        T* p = pointer(row, column, 1 GPU_PASS_SITE);
 #if GPU_EMULATOR
-        return emulator::shared_address(p);
+        return emulator::shared_address(pointer(row, column, 1, site));
 #else
-        return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+        return static_cast<std::uint32_t>(__cvta_generic_to_shared(data)) + offset(row, column) * sizeof(T);
 #endif
     }
 

@@ -1,14 +1,16 @@
 // mma.sync: one warp multiplies a 16x16 by a 16x8 matrix on the tensor cores. PTX ISA 9.7.14.5.14 (mma).
 //
-// D = A B + C with A 16x16 (m x k), B 16x8 (k x n), C and D 16x8 in fp32. With g = lane / 4 and t = lane % 4 a lane holds
-//   A: register j, half b: row g + 8 (j % 2),  k 2t + 8 (j / 2) + b         (4 registers of two 16-bit elements, lower k low)
-//   B: register j, half b: k 2t + 8j + b,      column g                     (2 registers)
-//   C, D: register j:      row g + 8 (j / 2),  column 2t + j % 2            (4 fp32 registers)
-// The D registers of two neighbouring n8 products, rounded to 16 bits and packed as {d0, d1}, {d2, d3}, {d4, d5}, {d6, d7}, are
-// the A registers of one k16 step: so P goes from S to P V without leaving its lanes.
+// D = A B + C with A 16x16 (m x k), B 16x8 (k x n), C and D 16x8 in fp32. With g = lane / 4 and t = lane % 4 a lane
+// holds
+//   A: register j, half b: row g + 8 (j % 2),  k 2t + 8 (j / 2) + b         (4 registers of two 16-bit elements, lower
+//   k low) B: register j, half b: k 2t + 8j + b,      column g                     (2 registers) C, D: register j: row
+//   g + 8 (j / 2),  column 2t + j % 2            (4 fp32 registers)
+// The D registers of two neighbouring n8 products, rounded to 16 bits and packed as {d0, d1}, {d2, d3}, {d4, d5}, {d6,
+// d7}, are the A registers of one k16 step: so P goes from S to P V without leaving its lanes.
 //
-// PTX leaves the order and rounding of the sum open. The emulator computes what an H200 does, bit for bit: products exact,
-// every term and c cut toward zero to 25 bits below the largest exponent, added exactly, cut toward zero to fp32.
+// PTX leaves the order and rounding of the sum open. The emulator computes what an H200 does, bit for bit: products
+// exact, every term and c cut toward zero to 25 bits below the largest exponent, added exactly, cut toward zero to
+// fp32.
 #pragma once
 
 #include "common/gpu/types.h"
@@ -17,7 +19,8 @@ namespace gpu {
 
 /// mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32 d, a, b, d (T = f16 or bf16); all 32 lanes. d is C and becomes D.
 template <class T>
-GPU_DEVICE void mma_sync_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1 GPU_SITE) {
+GPU_DEVICE void mma_sync_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                  std::uint32_t b1 GPU_SITE) {
 #if GPU_EMULATOR
     emulator::mma_m16n8k16(std::is_same_v<T, bf16>, d, a, b0, b1, site);
 #else

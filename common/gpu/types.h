@@ -69,7 +69,8 @@ GPU_DEVICE float to_float(bf16 value) {
 #endif
 }
 
-/// cvt.rn.{f16x2,bf16x2}.f32 d, high, low: two values rounded to T in one register, `low` in bits 15:0. PTX ISA 9.7.9 (cvt).
+/// cvt.rn.{f16x2,bf16x2}.f32 d, high, low: two values rounded to T in one register, `low` in bits 15:0. PTX ISA 9.7.9
+/// (cvt).
 template <class T>
 GPU_DEVICE std::uint32_t cvt_rn_x2(float low, float high);
 template <>

@@ -1,5 +1,5 @@
-// Instructions of one warp that move values between lanes or let them meet. PTX ISA 9.7.9 (shfl.sync), 9.7.13 (vote.sync,
-// bar.warp.sync).
+// Instructions of one warp that move values between lanes or let them meet. PTX ISA 9.7.9 (shfl.sync), 9.7.13
+// (vote.sync, bar.warp.sync).
 #pragma once
 
 #include "common/gpu/types.h"
@@ -53,6 +53,8 @@ GPU_DEVICE std::uint32_t vote_sync_ballot(bool predicate GPU_SITE) {
 GPU_DEVICE bool vote_sync_any(bool predicate GPU_SITE) { return vote_sync_ballot(predicate GPU_PASS_SITE) != 0; }
 
 /// vote.sync.all.pred: true in every lane if the predicate holds in all. All 32 lanes take part.
-GPU_DEVICE bool vote_sync_all(bool predicate GPU_SITE) { return vote_sync_ballot(predicate GPU_PASS_SITE) == all_lanes; }
+GPU_DEVICE bool vote_sync_all(bool predicate GPU_SITE) {
+    return vote_sync_ballot(predicate GPU_PASS_SITE) == all_lanes;
+}
 
 }  // namespace gpu

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,12 @@
 namespace ladder {
 
 enum class Pass { forward, backward, decode };
-const char* name(Pass pass);
+constexpr const char* name(Pass pass) {
+    return pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "decode";
+}
 
-/// What a rung stores in 16 bits on its way, which sets the accuracy that can be asked of it: S and P (a rung that keeps them
-/// in memory), or only P as an operand of the second product.
+/// What a rung stores in 16 bits on its way, which sets the accuracy that can be asked of it: S and P (a rung that
+/// keeps them in memory), or only P as an operand of the second product.
 enum class Stores { scores, weights };
 
 /// An operand on the device: its memory and strides in elements. Last dimension contiguous.
@@ -32,14 +35,23 @@ struct Operand {
     }
 };
 
-/// Everything a launch may touch. Q, K, V, O, dO, dQ, dK, dV hold problem.type; L is fp32. Forward reads Q, K, V and writes O, L;
-/// backward reads Q, K, V, O, L, dO and writes dQ, dK, dV. Operands of the other pass have no buffer.
+/// Everything a launch may touch. Q, K, V, O, dO, dQ, dK, dV hold problem.type; L is fp32. Forward reads Q, K, V and
+/// writes O, L; backward reads Q, K, V, O, L, dO and writes dQ, dK, dV. Operands of the other pass have no buffer.
 struct Operands {
     Operand Q, K, V, O, L, dO, dQ, dK, dV;
     std::vector<gpu::Buffer> workspaces;  // as Rung::workspaces asked, in that order, poisoned
     const int* cu_q = nullptr;            // device copies of problem.cu_q, cu_k; null if not packed
     const int* cu_k = nullptr;
 };
+
+/// What a launch throws for operands that it cannot use as they lie in memory. what() names the operand and what is needed.
+struct Refused : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/// For rungs that move 16 bytes at a time: throws Refused unless the start and all strides of each 16-bit or fp32 operand
+/// (not L) are multiples of 16 bytes.
+void require_16_byte_rows(const Operands& operands, attention::DataType type);
 
 /// Device memory that a rung needs beside its operands; named, so that its traffic appears in the table.
 struct Workspace {
@@ -48,22 +60,25 @@ struct Workspace {
 };
 
 struct Rung {
-    std::string stage;        // "02"
-    std::string letter;       // "b"
-    std::string name;         // "split_kv"
+    std::string stage;   // "02"
+    std::string letter;  // "b"
+    std::string name;    // "split_kv"
     Pass pass = Pass::forward;
     Stores stores = Stores::weights;
-    bool fast = false;        // claims speed: no spills, no ptxas warning
+    bool fast = false;           // claims speed: no spills, no ptxas warning
+    int row_alignment = 1;       // bytes; an operand whose rows start elsewhere is refused before the launch
     std::string kernel_pattern;  // regular expression of its kernels' demangled names, for the resource report
 
     /// Why this rung does not do this problem, in words; nullopt if it does. Called after attention::validate.
     std::function<std::optional<std::string>(const attention::Problem&)> refuses;
     std::function<std::vector<Workspace>(const attention::Problem&)> workspaces;
     /// Enqueues the kernels. The problem is valid, not refused, and Operands are complete.
+    /// Throws Refused, before the first kernel, for operands that lie in memory as it cannot use them.
     std::function<void(const attention::Problem&, Operands&)> launch;
     /// Exponentials this rung computes on this problem, in closed form (what the counters must show).
     std::function<double(const attention::Problem&)> exponentials;
-    /// Bytes requested of each tensor in closed form, by the names of the buffers; empty if there is none for this problem.
+    /// Bytes requested of each tensor in closed form, by the names of the buffers; empty if there is none for this
+    /// problem.
     std::function<std::vector<gpu::Traffic>(const attention::Problem&)> traffic;
 
     /// "02b split_kv".
@@ -80,18 +95,38 @@ class Registry {
     std::vector<Rung> rungs_;
 };
 
+/// Every stage of this build, in order; defined by the build, as are the next two.
+void register_stages(Registry& registry);
+/// Machine, build type and compilers, e.g. "emulator, Release, GNU 12.2.0".
+const char* build_description();
+/// The commit that was configured, or "unknown" outside a clone.
+const char* build_commit();
+
 /// The part of a problem that kernels take by value.
 attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands);
 
-/// Runs f with a null pointer of the problem's storage type (fp32: float*, fp16: gpu::fp16*, bf16: gpu::bf16*): a launch function
-/// turns a runtime type into a template argument with it.
+/// Runs f with a null pointer of the problem's storage type (fp32: float*, fp16: gpu::fp16*, bf16: gpu::bf16*): a
+/// launch function turns a runtime type into a template argument with it.
 template <class F>
 void with_type(attention::DataType type, F&& f) {
     switch (type) {
-        case attention::DataType::fp32: f(static_cast<float*>(nullptr)); break;
-        case attention::DataType::fp16: f(static_cast<gpu::fp16*>(nullptr)); break;
-        case attention::DataType::bf16: f(static_cast<gpu::bf16*>(nullptr)); break;
+        case attention::DataType::fp32:
+            f(static_cast<float*>(nullptr));
+            break;
+        case attention::DataType::fp16:
+            f(static_cast<gpu::fp16*>(nullptr));
+            break;
+        case attention::DataType::bf16:
+            f(static_cast<gpu::bf16*>(nullptr));
+            break;
     }
+}
+
+/// The same without fp32, for rungs that multiply on tensor cores.
+template <class F>
+void with_16_bit_type(attention::DataType type, F&& f) {
+    if (type == attention::DataType::fp16) f(static_cast<gpu::fp16*>(nullptr));
+    if (type == attention::DataType::bf16) f(static_cast<gpu::bf16*>(nullptr));
 }
 
 }  // namespace ladder

@@ -1,4 +1,5 @@
-// What the instructions in common/gpu call when the GPU is software. Each function runs in the fiber of one CUDA thread.
+// What the instructions in common/gpu call when the GPU is software. Each function runs in the fiber of one CUDA
+// thread.
 //
 // A violation of a rule ends the launch: the report names the rule, the thread, the call site and the seed, and
 // gpu::launch throws it as gpu::Error. Control then never returns to the kernel.
@@ -13,7 +14,9 @@ namespace emulator {
 struct Site {
     const char* file;
     int line;
-    static constexpr Site current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+    static constexpr Site current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
 };
 
 /// One allocation of global memory (gpu::Buffer): its extent, its name and its counters.
@@ -30,8 +33,8 @@ void check_alignment(const void* pointer, int bytes, Site site);
 void global_read(const Region* region, const void* pointer, int bytes, Site site);
 void global_write(const Region* region, const void* pointer, int bytes, Site site);
 
-/// `bytes` at `pointer` lie in this CTA's shared memory and are not the destination of a copy in flight; a read also wants
-/// bytes that somebody has written since the CTA began.
+/// `bytes` at `pointer` lie in this CTA's shared memory and are not the destination of a copy in flight; a read also
+/// wants bytes that somebody has written since the CTA began.
 void shared_read(const void* pointer, int bytes, Site site);
 void shared_write(const void* pointer, int bytes, Site site);
 
@@ -55,7 +58,8 @@ void bar_arrive(int id, int threads, Site site);
 
 // ---- cp.async ----
 
-void cp_async(std::uint32_t destination, const void* source, const Region* region, int bytes, int bytes_read, Site site);
+void cp_async(std::uint32_t destination, const void* source, const Region* region, int bytes, int bytes_read,
+              Site site);
 void cp_async_commit_group(Site site);
 void cp_async_wait_group(int pending, Site site);
 

@@ -25,8 +25,8 @@ enum class Schedule {
 
 struct Options {
     Schedule schedule = Schedule::in_order;
-    std::uint64_t seed = 1;              // also places the shared-memory arena
-    int resident_ctas = 2;               // CTAs whose threads are interleaved
+    std::uint64_t seed = 1;                // also places the shared-memory arena
+    int resident_ctas = 2;                 // CTAs whose threads are interleaved
     std::uint64_t step_budget = 1u << 30;  // thread switches of one launch, after which it counts as livelock
 };
 

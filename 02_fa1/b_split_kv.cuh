@@ -1,0 +1,276 @@
+// 02b  split_kv: FlashAttention's forward (Dao et al. 2022, Algorithm 1) on tensor cores.
+//
+// Grid: one CTA for each (sequence, query head). 4 warps. The outer loop walks the key tiles; for each, the inner loop
+// walks the query tiles that see it. A key tile is therefore read once, and the output travels: O (fp32, normalised), m
+// and l of every query are read and written again for each key tile. That traffic is what 03 removes by turning the
+// loops inside out.
+//
+// Split KV: inside a tile each warp owns Bc / 4 keys and all Br queries, so each warp holds a partial state (m, l, U)
+// of every query. The four states and the old one become one by the merge rule of the notes:
+//     m = max m_w,   l = sum_w 2^(m_w - m) l_w,   U = sum_w 2^(m_w - m) U_w,   O = U / l
+// Every U_w (Br x d, fp32) goes through shared memory for it. 03 lets each warp own queries instead, and needs no
+// merge.
+//
+// On chip, d = 128 (d = 64):  K, V 128 x d, 64 KiB (32);  Q 2 x Br x d, 8 KiB (8);  U 4 x Br x d fp32, 34 KiB (36).
+//                             Registers: U 64, S Br, old O 16.
+// A tile: 4 Br Bc d FLOPs on tensor cores; global memory, in bytes: Q 2 Br d read, O 4 Br d read and 4 Br d written.
+//
+// For each key tile:
+//   1. copy K, V and the first Q to shared memory
+//   For each query tile:
+//     2. wait for Q; start the copy of the next one; fetch the queries' old O, m, l
+//     3. S = Q K^T          (m16n8k16, this warp's keys)
+//     4. mask; m_w, W = 2^(S - m_w), l_w
+//     5. U_w = W V          (W goes from accumulator to operand registers in place)
+//     6. (m_w, l_w, U_w) to shared memory
+//     7. one thread a query: merge four states and the old one -> m, l and five factors
+//     8. O = sum of five terms; to global memory, in the end as 16 bit with L
+#pragma once
+
+#include "common/attention/kernel_problem.h"
+#include "common/attention/softmax.h"
+#include "common/gpu/gpu.h"
+
+namespace stage02::b {
+
+using namespace attention;
+using namespace gpu;
+
+constexpr int warps = 4;
+constexpr int threads = warps * warp_size;
+
+template <int d>
+struct Tiles {
+    static constexpr int Br = 2048 / d;  // 32 queries for d = 64, 16 for d = 128: U_w takes 64 registers
+    static constexpr int Bc = 128;
+    static constexpr int warp_keys = Bc / warps;
+};
+
+template <class T, int d>
+struct Shared {
+    static constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
+    SharedTile<T, Bc, d, Swizzle::xor_8> K, V;
+    SharedTile<T, Br, d, Swizzle::xor_8> Q[2];
+    SharedTile<float, Br, d + 8> U[warps];    // 8 columns of padding: fragment stores hit 32 different banks
+    SharedTile<float, warps, Br> m, l;        // each warp's state
+    SharedTile<float, warps + 1, Br> factor;  // of each U_w, and of the old O
+};
+
+/// Starts the copy of rows first ... first + rows - 1 to shared memory. Rows outside `kept` become zeros: no key or
+/// query beyond the mask, not even a NaN, may reach a product.
+template <class T, int rows, int d>
+__device__ inline void copy_rows(SharedTile<T, rows, d, Swizzle::xor_8>& tile, const Matrix<const T>& source, int first,
+                                 Range kept) {
+    constexpr int chunk = 16 / sizeof(T), chunks = d / chunk;
+#pragma unroll 1  // unrolled, its addresses would take the registers that the products need
+    for (int i = threadIdx.x; i < rows * chunks; i += threads) {
+        const int row = i / chunks, column = i % chunks * chunk;
+        cp_async_cg_16(tile.address(row, column), source, first + row, column, kept.contains(first + row) ? 16 : 0);
+    }
+}
+
+/// Q, O: T. O_old: fp32 (queries x d); m_old, l_old: one value a query; all three are scratch between key tiles.
+template <class T, int d>
+__global__ void __launch_bounds__(threads, 2)
+    forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<T> O,
+            Tensor<float> L, Tensor<float> O_old, Tensor<float> m_old, Tensor<float> l_old) {
+    constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc, warp_keys = Tiles<d>::warp_keys;
+    constexpr int m_tiles = Br / 16, n_tiles = warp_keys / 8, k_steps = d / 16;
+    auto& smem = shared_memory<Shared<T, d>>();
+
+    const int h = blockIdx.x % problem.Hq, b = blockIdx.x / problem.Hq;
+    const Sequence sequence = problem.sequence(b);
+    const Mask mask = problem.mask(sequence);
+    const float scale_log2 = problem.scale * log2_e;
+
+    const auto Q_gmem = sequence.queries(Q, h);
+    const auto K_gmem = sequence.keys(K, problem.kv_head(h));
+    const auto V_gmem = sequence.keys(V, problem.kv_head(h));
+    const auto O_gmem = sequence.queries(O, h);
+    const auto L_gmem = sequence.queries(L, h);
+    const auto O_old_gmem = sequence.queries(O_old, h);
+    const auto m_old_gmem = sequence.queries(m_old, h);
+    const auto l_old_gmem = sequence.queries(l_old, h);
+
+    const int lane = gpu::lane(), warp = gpu::warp();
+    const int group = lane / 4, pair = 2 * (lane % 4);  // this lane's row and first column in an 8x8 fragment
+    const int warp_key = warp * warp_keys;              // this warp's first key within a tile
+
+    // For the merge (8.) a thread owns four columns of every rows_at_once-th query of a tile.
+    constexpr int rows_at_once = threads / (d / 4), merge_steps = Br / rows_at_once;
+    const int merge_row = threadIdx.x / (d / 4), merge_column = threadIdx.x % (d / 4) * 4;
+
+    // Queries outside every key tile's loop: they see no key.
+    for (int i0 = 0; i0 < sequence.Nq; i0 += Br) {
+        if (!mask.key_tiles(i0, Br, Bc).empty()) continue;
+        for (int row = i0 + merge_row; row < i0 + Br && row < sequence.Nq; row += rows_at_once) {
+            O_gmem.store(row, merge_column, Vector<T, 4>{cvt_rn<T>(0), cvt_rn<T>(0), cvt_rn<T>(0), cvt_rn<T>(0)});
+            if (merge_column == 0) L_gmem(row, 0) = -GPU_INFINITY;
+        }
+    }
+
+    for (int kv_tile = 0; kv_tile < ceil_div(sequence.Nk, Bc); ++kv_tile) {
+        const int j0 = kv_tile * Bc;
+        const Range q_tiles = mask.query_tiles(j0, Bc, Br);
+        if (q_tiles.empty()) continue;
+
+        // 1. K, V and the first Q on their way. The last tile's readers are past its barrier in 7.
+        copy_rows(smem.K, K_gmem, j0, mask.seen_keys());
+        copy_rows(smem.V, V_gmem, j0, mask.seen_keys());
+        copy_rows(smem.Q[q_tiles.begin % 2], Q_gmem, q_tiles.begin * Br, mask.seeing_queries());
+        cp_async_commit_group();
+
+        for (int q_tile = q_tiles.begin; q_tile < q_tiles.end; ++q_tile) {
+            const int i0 = q_tile * Br;
+            const Range kv_tiles = mask.key_tiles(i0, Br, Bc);
+            const bool first = kv_tile == kv_tiles.begin, last = kv_tile + 1 == kv_tiles.end;
+
+            // 2. Everybody's copies have landed, and everybody has left the last tile's U.
+            cp_async_wait_group<0>();
+            bar_sync();
+            if (q_tile + 1 < q_tiles.end) {
+                copy_rows(smem.Q[(q_tile + 1) % 2], Q_gmem, i0 + Br, mask.seeing_queries());
+                cp_async_commit_group();
+            }
+            Vector<float, 4> O_rmem[merge_steps] = {};
+            float m_rmem = -GPU_INFINITY, l_rmem = 0;
+            if (!first) {
+                for (int step = 0; step < merge_steps; ++step) {
+                    const int row = i0 + merge_row + step * rows_at_once;
+                    if (row < sequence.Nq) O_rmem[step] = O_old_gmem.load4(row, merge_column);
+                }
+                if (threadIdx.x < Br && i0 + threadIdx.x < sequence.Nq) {
+                    m_rmem = m_old_gmem(i0 + threadIdx.x, 0);
+                    l_rmem = l_old_gmem(i0 + threadIdx.x, 0);
+                }
+            }
+
+            // 3. S = Q K^T.
+            float S[m_tiles][n_tiles][4] = {};
+            for (int k_step = 0; k_step < k_steps; ++k_step) {
+                std::uint32_t Q_rmem[m_tiles][4];
+                for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+                    const int row = 16 * m_tile + lane % 16;
+                    ldmatrix_x4(Q_rmem[m_tile], smem.Q[q_tile % 2].address(row, 16 * k_step + 8 * (lane / 16)));
+                }
+                for (int n = 0; n < n_tiles; n += 2) {
+                    const int key = warp_key + 8 * n + lane % 8 + 8 * (lane / 16);
+                    std::uint32_t K_rmem[4];
+                    ldmatrix_x4(K_rmem, smem.K.address(key, 16 * k_step + 8 * (lane / 8 % 2)));
+                    for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+                        mma_sync_m16n8k16<T>(S[m_tile][n], Q_rmem[m_tile], K_rmem[0], K_rmem[1]);
+                        mma_sync_m16n8k16<T>(S[m_tile][n + 1], Q_rmem[m_tile], K_rmem[2], K_rmem[3]);
+                    }
+                }
+            }
+
+            // 4. This warp's state of its 16 * m_tiles queries: a lane has two of them in each m_tile, and every fourth
+            // pair of keys.
+            const bool mixed = mask.classify(i0, Br, j0, Bc) == Tile::mixed;
+            std::uint32_t W_rmem[m_tiles][warp_keys / 16][4];
+#pragma unroll
+            for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int row = 16 * m_tile + group + 8 * half;
+                    const Range keys = mask.keys(i0 + row);
+                    float m_w = -GPU_INFINITY, l_w = 0;
+                    for (int n = 0; n < n_tiles; ++n) {
+                        for (int c = 0; c < 2; ++c) {
+                            float& s = S[m_tile][n][2 * half + c];
+                            const bool hidden = mixed && !keys.contains(j0 + warp_key + 8 * n + pair + c);
+                            s = hidden ? -GPU_INFINITY : s * scale_log2;
+                            m_w = fmaxf(m_w, s);
+                        }
+                    }
+                    m_w = fmaxf(m_w, shfl_sync_bfly(m_w, 1));
+                    m_w = fmaxf(m_w, shfl_sync_bfly(m_w, 2));
+                    for (int n = 0; n < n_tiles; ++n) {
+                        const float W0 = weight(S[m_tile][n][2 * half], m_w);
+                        const float W1 = weight(S[m_tile][n][2 * half + 1], m_w);
+                        l_w += W0 + W1;
+                        W_rmem[m_tile][n / 2][n % 2 * 2 + half] = cvt_rn_x2<T>(W0, W1);
+                    }
+                    l_w += shfl_sync_bfly(l_w, 1);
+                    l_w += shfl_sync_bfly(l_w, 2);
+                    if (pair == 0) {
+                        smem.m(warp, row) = m_w;
+                        smem.l(warp, row) = l_w;
+                    }
+                }
+            }
+
+            // 5. U_w = W V.
+            float U[m_tiles][d / 8][4] = {};
+            for (int k_step = 0; k_step < warp_keys / 16; ++k_step) {
+                for (int n = 0; n < d / 16; ++n) {
+                    std::uint32_t V_rmem[4];
+                    ldmatrix_x4_trans(V_rmem,
+                                      smem.V.address(warp_key + 16 * k_step + lane % 16, 16 * n + 8 * (lane / 16)));
+#pragma unroll
+                    for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+                        mma_sync_m16n8k16<T>(U[m_tile][2 * n], W_rmem[m_tile][k_step], V_rmem[0], V_rmem[1]);
+                        mma_sync_m16n8k16<T>(U[m_tile][2 * n + 1], W_rmem[m_tile][k_step], V_rmem[2], V_rmem[3]);
+                    }
+                }
+            }
+
+            // 6. U_w where every thread can read it.
+#pragma unroll
+            for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+                for (int n = 0; n < d / 8; ++n) {
+                    const float(&u)[4] = U[m_tile][n];
+                    smem.U[warp].store(16 * m_tile + group, 8 * n + pair, Vector<float, 2>{u[0], u[1]});
+                    smem.U[warp].store(16 * m_tile + group + 8, 8 * n + pair, Vector<float, 2>{u[2], u[3]});
+                }
+            }
+            bar_sync();
+
+            // 7. Merge the states of one query.
+            if (threadIdx.x < Br) {
+                const int row = threadIdx.x;
+                float m = m_rmem;
+                for (int w = 0; w < warps; ++w) m = fmaxf(m, smem.m(w, row));
+                float factor[warps + 1], l = 0;
+                for (int w = 0; w < warps; ++w) {
+                    factor[w] = rescale_factor(smem.m(w, row), m);
+                    l += factor[w] * smem.l(w, row);
+                }
+                factor[warps] = rescale_factor(m_rmem, m) * l_rmem;  // the old O is normalised: U_old = l_old O_old
+                l += factor[warps];
+                for (int w = 0; w <= warps; ++w) smem.factor(w, row) = factor[w] * inverse_sum(l);
+                if (i0 + row < sequence.Nq) {
+                    if (last) {
+                        L_gmem(i0 + row, 0) = log_sum_exp(m, l);
+                    } else {
+                        m_old_gmem(i0 + row, 0) = m;
+                        l_old_gmem(i0 + row, 0) = l;
+                    }
+                }
+            }
+            bar_sync();
+
+            // 8. O = sum_w factor_w U_w + factor_old O_old.
+            for (int step = 0; step < merge_steps; ++step) {
+                const int row = merge_row + step * rows_at_once;
+                if (i0 + row >= sequence.Nq) continue;
+                Vector<float, 4> o = O_rmem[step];
+                const float factor_old = smem.factor(warps, row);
+                for (int c = 0; c < 4; ++c) o[c] *= factor_old;
+                for (int w = 0; w < warps; ++w) {
+                    const Vector<float, 4> u = smem.U[w].load4(row, merge_column);
+                    const float factor = smem.factor(w, row);
+                    for (int c = 0; c < 4; ++c) o[c] += factor * u[c];
+                }
+                if (last) {
+                    O_gmem.store(i0 + row, merge_column,
+                                 Vector<T, 4>{cvt_rn<T>(o[0]), cvt_rn<T>(o[1]), cvt_rn<T>(o[2]), cvt_rn<T>(o[3])});
+                } else {
+                    O_old_gmem.store(i0 + row, merge_column, o);
+                }
+            }
+        }
+    }
+}
+
+}  // namespace stage02::b

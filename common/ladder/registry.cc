@@ -1,0 +1,40 @@
+#include "common/ladder/registry.h"
+
+#include <utility>
+
+namespace ladder {
+
+void Registry::add(Rung rung) {
+    for (const Rung& other : rungs_) {
+        if (other.stage == rung.stage && other.letter == rung.letter && other.pass == rung.pass) {
+            throw std::logic_error("Rungs " + other.title() + " and " + rung.title() + " are both " + rung.stage +
+                                   rung.letter + ", " + ladder::name(rung.pass) + ".");
+        }
+    }
+    rungs_.push_back(std::move(rung));
+}
+
+attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands) {
+    return {problem.B,           problem.Hq,           problem.Hkv,   problem.Nq,    problem.Nk,   problem.d,
+            problem.window_left, problem.window_right, problem.scale, operands.cu_q, operands.cu_k};
+}
+
+void require_16_byte_rows(const Operands& operands, attention::DataType type) {
+    const int bytes = attention::bytes(type);
+    for (const Operand* operand :
+         {&operands.Q, &operands.K, &operands.V, &operands.O, &operands.dO, &operands.dQ, &operands.dK, &operands.dV}) {
+        if (operand->buffer == nullptr) continue;
+        const auto refuse_unless_16 = [&](const char* what, std::int64_t elements) {
+            if (elements * bytes % 16 == 0) return;
+            throw Refused("The " + std::string(what) + " of " + operand->buffer->name() + " is " +
+                          std::to_string(elements) + " elements of " + std::to_string(bytes) +
+                          " bytes; this rung moves 16 bytes at a time and needs a multiple of that.");
+        };
+        refuse_unless_16("first element", operand->first);
+        refuse_unless_16("batch stride", operand->batch_stride);
+        refuse_unless_16("head stride", operand->head_stride);
+        refuse_unless_16("row stride", operand->row_stride);
+    }
+}
+
+}  // namespace ladder

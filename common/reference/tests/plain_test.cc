@@ -1,0 +1,91 @@
+// The baseline rounds what it says it rounds, and nothing else.
+#include "common/reference/plain.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "common/reference/tests/small_problem.h"
+
+namespace {
+
+using attention::DataType;
+using attention::Inputs;
+using attention::Problem;
+using plain::Stores;
+using small::problem;
+using small::set_first_column;
+
+TEST(Plain, InFp32AgreesWithTheReference) {
+    Problem p = small::causal(problem(40, 50));
+    p.Hq = 4;
+    p.Hkv = 2;
+    p.scale = 0.25f;
+    p.dropout = 0.25f;
+    const Inputs inputs = make_inputs(p, attention::InputLaw::normal, 1);
+    const auto queries = small::rows(40), keys = small::rows(50);
+    const auto expect_near = [](const reference::Rows& result, const reference::Rows& expected) {
+        ASSERT_EQ(result.values.size(), expected.values.size());
+        for (std::size_t n = 0; n < result.values.size(); ++n) EXPECT_NEAR(result.values[n], expected.values[n], 2e-5);
+    };
+    for (Stores stores : {Stores::scores, Stores::weights}) {
+        const auto expected = reference::forward(p, inputs, 0, 3, queries);
+        const auto result = plain::forward(p, inputs, 0, 3, queries, {stores});
+        expect_near(result.O, expected.O);
+        for (int i = 0; i < 40; ++i) EXPECT_NEAR(result.L[i], expected.L[i], 2e-6);
+        expect_near(plain::query_gradient(p, inputs, 0, 3, queries, expected, {stores}),
+                    reference::query_gradient(p, inputs, 0, 3, queries).values);
+        const auto group = reference::forward_of_group(p, inputs, 0, 1, keys);
+        const auto gradients = plain::key_gradients(p, inputs, 0, 1, keys, group, {stores});
+        const auto expected_gradients = reference::key_gradients(p, inputs, 0, 1, keys, group);
+        expect_near(gradients.dK, expected_gradients.dK.values);
+        expect_near(gradients.dV, expected_gradients.dV.values);
+    }
+}
+
+// Weights 0.6 and 0.4 with V = 2 and -3 give 0; in fp16 they are 0.60009765625 and 0.39990234375, which gives 2^-11.
+TEST(Plain, RoundsWeights) {
+    Problem p = problem(1, 2);
+    p.type = DataType::fp16;
+    Inputs inputs = small::zeros(p);
+    set_first_column(inputs.Q, [](int) { return 1.0; });
+    set_first_column(inputs.K, [](int j) { return j == 0 ? std::log(1.5) : 0.0; });
+    set_first_column(inputs.V, [](int j) { return j == 0 ? 2.0 : -3.0; });
+    EXPECT_EQ(plain::forward(p, inputs, 0, 0, {0}, {Stores::weights}).O.row(0)[0], 0x1p-11);
+    p.type = DataType::fp32;
+    EXPECT_NEAR(plain::forward(p, inputs, 0, 0, {0}, {Stores::weights}).O.row(0)[0], 0.0, 5e-7);
+}
+
+// The score 1 + 2^-12 is no fp16 number.
+TEST(Plain, RoundsScoresOnlyIfTheyAreStored) {
+    Problem p = problem(1, 1);
+    p.type = DataType::fp16;
+    Inputs inputs = small::zeros(p);
+    inputs.Q.row(0, 0, 0)[0] = inputs.K.row(0, 0, 0)[0] = inputs.K.row(0, 0, 0)[1] = 1.0f;
+    inputs.Q.row(0, 0, 0)[1] = 0x1p-12f;
+    EXPECT_EQ(plain::forward(p, inputs, 0, 0, {0}, {Stores::scores}).L[0], 1.0);
+    EXPECT_EQ(plain::forward(p, inputs, 0, 0, {0}, {Stores::weights}).L[0], 1.0 + 0x1p-12);
+}
+
+TEST(Plain, B21_SumsTheGroupInFp32) {
+    Problem p = problem(1, 1);
+    p.type = DataType::fp16;
+    p.Hq = 7;
+    Inputs inputs = small::zeros(p);
+    for (int h = 0; h < 7; ++h) inputs.dO.row(0, h, 0)[0] = h == 0 ? 2048.0f : 1.0f;
+    const auto group = reference::forward_of_group(p, inputs, 0, 0, {0});
+    EXPECT_EQ(plain::key_gradients(p, inputs, 0, 0, {0}, group, {Stores::weights}).dV.row(0)[0], 2054.0);
+}
+
+TEST(Plain, ResultsAreValuesOfTheType) {
+    for (DataType type : {DataType::fp16, DataType::bf16}) {
+        Problem p = problem(20, 30);
+        p.type = type;
+        const Inputs inputs = make_inputs(p, attention::InputLaw::normal, 2);
+        const auto rows = small::rows(20);
+        for (double value : plain::forward(p, inputs, 0, 0, rows, {Stores::weights, 1.3f}).O.values)
+            EXPECT_EQ(value, attention::round_to(type, static_cast<float>(value)));
+    }
+}
+
+}  // namespace

@@ -1,0 +1,458 @@
+#include "common/verify/run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "common/reference/reference.h"
+#include "common/verify/storage.h"
+
+namespace verify {
+namespace {
+
+using attention::DataType;
+using attention::HostTensor;
+using attention::Problem;
+using ladder::Pass;
+
+constexpr std::byte poison{0xFF};
+
+HostTensor shape(const Problem& problem, int H, int N, const std::vector<int>& cu, int d) {
+    return {problem.B, H, N, d, cu, {}};
+}
+HostTensor query_shape(const Problem& problem) {
+    return shape(problem, problem.Hq, problem.Nq, problem.cu_q, problem.d);
+}
+HostTensor key_shape(const Problem& problem) {
+    return shape(problem, problem.Hkv, problem.Nk, problem.cu_k, problem.d);
+}
+HostTensor row_shape(const Problem& problem) { return shape(problem, problem.Hq, problem.Nq, problem.cu_q, 1); }
+
+// Rows of one head over all sequences.
+double rows_of_head(const HostTensor& tensor) {
+    return tensor.cu.empty() ? static_cast<double>(tensor.B) * tensor.N : tensor.cu.back();
+}
+
+// Elements between the starts of neighbouring rows where rows have gaps.
+int padded(const HostTensor& tensor, DataType type) { return tensor.d + 16 / attention::bytes(type); }
+
+// Heads that have memory of their own.
+int stored_heads(const HostTensor& tensor, Layout layout, bool shared) {
+    return shared && layout == Layout::shared_kv ? 1 : tensor.H;
+}
+
+double elements(const HostTensor& tensor, DataType type, Layout layout, bool shared) {
+    const double rows = rows_of_head(tensor) * stored_heads(tensor, layout, shared);
+    switch (layout) {
+        case Layout::dense:
+        case Layout::shared_kv:
+            return rows * tensor.d;
+        case Layout::misaligned:
+            return rows * tensor.d + 1;
+        case Layout::strided:
+        case Layout::reversed:
+            return (rows + 1) * padded(tensor, type);
+    }
+    return 0.0;
+}
+
+// Where element (0, 0, 0, 0) is, and the strides.
+ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bool shared) {
+    const std::int64_t H = tensor.H, N = tensor.N, d = tensor.d;
+    const bool packed = !tensor.cu.empty();
+    ladder::Operand operand;
+    operand.columns = tensor.d;
+    if (layout == Layout::strided || layout == Layout::reversed) {
+        operand.first = operand.head_stride = padded(tensor, type);
+        operand.row_stride = H * operand.head_stride;
+        operand.batch_stride = packed ? 0 : N * operand.row_stride;
+        if (layout == Layout::reversed) {
+            const auto rows = static_cast<std::int64_t>(rows_of_head(tensor));
+            operand.first += std::max<std::int64_t>(rows - 1, 0) * operand.row_stride;
+            operand.row_stride = -operand.row_stride;
+            operand.batch_stride = -operand.batch_stride;
+        }
+        return operand;
+    }
+    const std::int64_t heads = stored_heads(tensor, layout, shared);
+    operand.first = layout == Layout::misaligned ? 1 : 0;
+    operand.row_stride = packed ? heads * d : d;
+    operand.head_stride = packed ? d : N * d;
+    operand.batch_stride = packed ? 0 : heads * N * d;
+    if (heads < H) operand.head_stride = 0;
+    return operand;
+}
+
+// Calls visit(b, h, i) for every row.
+template <class Visit>
+void for_each_row(const HostTensor& tensor, Visit visit) {
+    for (int b = 0; b < tensor.B; ++b) {
+        for (int h = 0; h < tensor.H; ++h) {
+            for (int i = 0; i < tensor.length(b); ++i) visit(b, h, i);
+        }
+    }
+}
+
+// (b, h, i, c), as failures name an element.
+std::string place_name(const std::string& tensor, int b, int h, int i, int c) {
+    return tensor + "[b=" + std::to_string(b) + ", h=" + std::to_string(h) + ", row=" + std::to_string(i) +
+           ", column=" + std::to_string(c) + "]";
+}
+
+// work(n) for n in [0, count), on all cores.
+template <class Work>
+void in_parallel(int count, Work work) {
+    std::atomic<int> next = 0;
+    std::vector<std::thread> threads;
+    for (unsigned n = 0; n < std::max(1u, std::thread::hardware_concurrency()); ++n) {
+        threads.emplace_back([&] {
+            for (int item = next++; item < count; item = next++) work(item);
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+}
+
+// Every key/value head becomes a copy of head 0, as they are where one memory serves all.
+void share_heads(HostTensor& tensor) {
+    for_each_row(tensor, [&](int b, int h, int i) { std::copy_n(tensor.row(b, 0, i), tensor.d, tensor.row(b, h, i)); });
+}
+
+// An operand of a pass: its name, shape and type, and whether the rung writes it.
+struct Wanted {
+    const char* name;
+    ladder::Operand ladder::Operands::*operand;
+    HostTensor shape;
+    DataType type;
+    bool output;
+    bool is_key_or_value = false;
+};
+
+std::vector<Wanted> wanted(const Problem& problem, Pass pass) {
+    using ladder::Operands;
+    const HostTensor queries = query_shape(problem), keys = key_shape(problem), rows = row_shape(problem);
+    const DataType type = problem.type;
+    const bool backward = pass == Pass::backward;
+    std::vector<Wanted> list = {{"Q", &Operands::Q, queries, type, false},
+                                {"K", &Operands::K, keys, type, false, true},
+                                {"V", &Operands::V, keys, type, false, true},
+                                {"O", &Operands::O, queries, type, !backward},
+                                {"L", &Operands::L, rows, DataType::fp32, !backward}};
+    if (backward) {
+        list.push_back({"dO", &Operands::dO, queries, type, false});
+        list.push_back({"dQ", &Operands::dQ, queries, type, true});
+        list.push_back({"dK", &Operands::dK, keys, type, true});
+        list.push_back({"dV", &Operands::dV, keys, type, true});
+    }
+    return list;
+}
+
+// What an input operand holds.
+const HostTensor& values(const Case& the_case, const std::string& name) {
+    if (name == "Q") return the_case.inputs().Q;
+    if (name == "K") return the_case.inputs().K;
+    if (name == "V") return the_case.inputs().V;
+    if (name == "dO") return the_case.inputs().dO;
+    return name == "O" ? the_case.O() : the_case.L();
+}
+
+std::vector<ladder::Workspace> workspaces(const ladder::Rung& rung, const Problem& problem) {
+    return rung.workspaces ? rung.workspaces(problem) : std::vector<ladder::Workspace>{};
+}
+
+std::string in_units(double bytes) {
+    const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    int unit = 0;
+    for (; bytes >= 1024.0 && unit < 6; ++unit) bytes /= 1024.0;
+    char text[64];
+    std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
+    return text;
+}
+
+plain::Stores precision(ladder::Stores stores) {
+    return stores == ladder::Stores::scores ? plain::Stores::scores : plain::Stores::weights;
+}
+
+}  // namespace
+
+const char* name(Layout layout) {
+    switch (layout) {
+        case Layout::dense:
+            return "dense";
+        case Layout::strided:
+            return "strided";
+        case Layout::reversed:
+            return "reversed";
+        case Layout::shared_kv:
+            return "shared key/value heads";
+        case Layout::misaligned:
+            return "misaligned";
+    }
+    return "";
+}
+
+// Case
+// -----------------------------------------------------------------------------------------------------------------
+
+Case::Case(Problem problem, Setup setup) : problem_(std::move(problem)), setup_(setup) {
+    attention::validate(problem_);
+    inputs_ = attention::make_inputs(problem_, setup_.law, setup_.seed);
+    if (setup_.layout == Layout::shared_kv) {
+        share_heads(inputs_.K);
+        share_heads(inputs_.V);
+    }
+}
+
+const HostTensor& Case::O() const {
+    if (!O_) compute_forward();
+    return *O_;
+}
+
+const HostTensor& Case::L() const {
+    if (!L_) compute_forward();
+    return *L_;
+}
+
+void Case::compute_forward() const {
+    O_ = attention::query_tensor(problem_);
+    L_ = attention::row_tensor(problem_);
+    in_parallel(problem_.B * problem_.Hq, [&](int head) {
+        const int b = head / problem_.Hq, h = head % problem_.Hq;
+        std::vector<int> rows(problem_.queries(b));
+        std::iota(rows.begin(), rows.end(), 0);
+        const reference::Forward exact = reference::forward(problem_, inputs_, b, h, rows);
+        for (int i : rows) {
+            for (int c = 0; c < problem_.d; ++c) {
+                O_->row(b, h, i)[c] = attention::round_to(problem_.type, static_cast<float>(exact.O.row(i)[c]));
+            }
+            *L_->row(b, h, i) = static_cast<float>(exact.L[i]);
+        }
+    });
+}
+
+// Memory
+// ---------------------------------------------------------------------------------------------------------------
+
+double device_bytes(const ladder::Rung& rung, const Problem& problem, Layout layout) {
+    double bytes = problem.packed() ? 2.0 * sizeof(int) * (problem.B + 1) : 0.0;
+    for (const Wanted& operand : wanted(problem, rung.pass)) {
+        bytes +=
+            elements(operand.shape, operand.type, layout, operand.is_key_or_value) * attention::bytes(operand.type);
+    }
+    for (const ladder::Workspace& workspace : workspaces(rung, problem)) bytes += static_cast<double>(workspace.bytes);
+    return bytes;
+}
+
+std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& problem, const gpu::Device& device) {
+    double needed = device_bytes(rung, problem);
+    if (device.emulated) {
+        const double queries = rows_of_head(query_shape(problem)) * problem.Hq,
+                     keys = rows_of_head(key_shape(problem)) * problem.Hkv;
+        needed += sizeof(float) * 2.0 * (queries + keys) * problem.d;
+    }
+    if (needed <= static_cast<double>(device.free_bytes)) return std::nullopt;
+    return rung.title() + ", " + ladder::name(rung.pass) + ", needs " + in_units(needed) + " of memory for " +
+           attention::describe(problem) + ", and " + in_units(static_cast<double>(device.free_bytes)) +
+           (device.emulated ? " are free." : " are free on " + device.name + ".");
+}
+
+// Result
+// ---------------------------------------------------------------------------------------------------------------
+
+bool Result::verified() const {
+    return !refused && !fault && !checks.empty() &&
+           std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.passed; });
+}
+
+std::string Result::reason() const {
+    if (refused) return *refused;
+    if (fault) return *fault;
+    std::string text;
+    for (const Check& check : checks) {
+        if (check.passed) continue;
+        char numbers[80];
+        std::snprintf(numbers, sizeof(numbers), ": error %.3g, limit %.3g, ", check.error, check.limit);
+        text += (text.empty() ? "" : "; ") + check.tensor + numbers + check.where;
+    }
+    return checks.empty() ? "Nothing was compared." : text;
+}
+
+// Run
+// ------------------------------------------------------------------------------------------------------------------
+
+struct Run::Placed {
+    std::string name;
+    HostTensor shape;
+    DataType type;
+    bool output;
+    ladder::Operand operand;
+    gpu::Buffer buffer;
+    std::vector<std::byte> image;  // what was written to the buffer: poison where nothing was
+
+    std::size_t size() const { return attention::bytes(type); }
+
+    // First byte of a row in the buffer.
+    std::size_t offset(int b, int h, int i) const {
+        const std::int64_t row = shape.cu.empty() ? i : std::int64_t(shape.cu[b]) + i;
+        return (operand.first + b * operand.batch_stride + h * operand.head_stride + row * operand.row_stride) * size();
+    }
+
+    std::vector<std::byte> read() const {
+        std::vector<std::byte> bytes(image.size());
+        buffer.read(bytes.data(), bytes.size());
+        return bytes;
+    }
+
+    // The element that holds this byte, or the gap that does.
+    std::string place_of(std::size_t byte) const {
+        std::string found = "byte " + std::to_string(byte) + " of " + name + ", between its rows";
+        for_each_row(shape, [&](int b, int h, int i) {
+            const std::size_t begin = offset(b, h, i);
+            if (begin <= byte && byte < begin + shape.d * size()) {
+                found = place_name(name, b, h, i, static_cast<int>((byte - begin) / size()));
+            }
+        });
+        return found;
+    }
+};
+
+Run::Run(const ladder::Rung& rung, const Case& the_case) : rung_(rung), case_(the_case) {}
+Run::~Run() = default;
+
+void Run::allocate() {
+    const Problem& problem = case_.problem();
+    const Layout layout = case_.setup().layout;
+    operands_ = {};
+    placed_.clear();
+    lengths_.clear();
+    for (const Wanted& w : wanted(problem, rung_.pass)) {
+        const std::size_t bytes =
+            static_cast<std::size_t>(elements(w.shape, w.type, layout, w.is_key_or_value)) * attention::bytes(w.type);
+        Placed& placed = placed_.emplace_back(Placed{w.name, w.shape, w.type, w.output,
+                                                     place(w.shape, w.type, layout, w.is_key_or_value),
+                                                     gpu::Buffer(w.name, bytes), std::vector(bytes, poison)});
+        placed.operand.buffer = &placed.buffer;
+        operands_.*w.operand = placed.operand;
+        if (w.output) continue;
+        const HostTensor& tensor = values(case_, w.name);
+        for_each_row(w.shape, [&](int b, int h, int i) {
+            store(w.type, tensor.row(b, h, i), w.shape.d, placed.image.data() + placed.offset(b, h, i));
+        });
+        placed.buffer.write(placed.image.data(), bytes);
+    }
+    for (const ladder::Workspace& workspace : workspaces(rung_, problem)) {
+        operands_.workspaces.emplace_back(workspace.name, workspace.bytes);
+    }
+    if (problem.packed()) {
+        const auto upload = [&](const char* name, const std::vector<int>& cu) {
+            gpu::Buffer& buffer = lengths_.emplace_back(name, cu.size() * sizeof(int));
+            buffer.write(cu.data(), buffer.bytes());
+            return static_cast<const int*>(buffer.data());
+        };
+        operands_.cu_q = upload("cu_q", problem.cu_q);
+        operands_.cu_k = upload("cu_k", problem.cu_k);
+    }
+}
+
+std::optional<std::string> Run::broken_rule() const {
+    const auto guards = [](const gpu::Buffer& buffer) -> std::optional<std::string> {
+        if (buffer.guards_intact()) return std::nullopt;
+        return "The rung wrote outside of " + buffer.name() + ": a guard zone beside it has changed.";
+    };
+    for (const Placed& placed : placed_) {
+        if (auto broken = guards(placed.buffer)) return broken;
+    }
+    for (const gpu::Buffer& workspace : operands_.workspaces) {
+        if (auto broken = guards(workspace)) return broken;
+    }
+    for (const gpu::Buffer& lengths : lengths_) {
+        if (auto broken = guards(lengths)) return broken;
+    }
+    for (const Placed& placed : placed_) {
+        std::vector<std::byte> bytes = placed.read();
+        std::optional<std::string> unwritten;
+        if (placed.output) {
+            // An element is unwritten if every byte is poison; NaN from arithmetic has other bits. Rows are poisoned
+            // again in this copy, so that what is left to compare are the gaps.
+            for_each_row(placed.shape, [&](int b, int h, int i) {
+                const auto row = bytes.begin() + placed.offset(b, h, i);
+                for (int c = 0; c < placed.shape.d && !unwritten; ++c) {
+                    const auto element = row + c * placed.size();
+                    if (std::all_of(element, element + placed.size(), [](std::byte x) { return x == poison; })) {
+                        unwritten = place_name(placed.name, b, h, i, c) + " was not written.";
+                    }
+                }
+                std::fill(row, row + placed.shape.d * placed.size(), poison);
+            });
+        }
+        const auto changed = std::mismatch(bytes.begin(), bytes.end(), placed.image.begin()).first;
+        if (changed != bytes.end()) {
+            const std::string place = placed.place_of(changed - bytes.begin());
+            return (placed.output ? "The rung wrote to " : "The rung changed its input at ") + place + ".";
+        }
+        if (unwritten) return unwritten;
+    }
+    return std::nullopt;
+}
+
+HostTensor Run::output(const std::string& name) const {
+    const auto placed = std::find_if(placed_.begin(), placed_.end(), [&](const Placed& p) { return p.name == name; });
+    const std::vector<std::byte> bytes = placed->read();
+    HostTensor tensor = placed->shape;
+    tensor.values.resize(static_cast<std::size_t>(rows_of_head(tensor)) * tensor.H * tensor.d);
+    for_each_row(tensor, [&](int b, int h, int i) {
+        load(placed->type, bytes.data() + placed->offset(b, h, i), tensor.d, tensor.row(b, h, i));
+    });
+    return tensor;
+}
+
+std::vector<Check> Run::compare() const {
+    const Problem& problem = case_.problem();
+    const plain::Stores stores = precision(rung_.stores);
+    return rung_.pass == Pass::backward
+               ? check_backward(problem, case_.inputs(), output("dQ"), output("dK"), output("dV"), stores)
+               : check_forward(problem, case_.inputs(), output("O"), output("L"), stores);
+}
+
+Result Run::verify() {
+    Result result;
+    if (rung_.refuses) result.refused = rung_.refuses(case_.problem());
+    if (result.refused) return result;
+    try {
+        allocate();
+        gpu::reset_counters();
+        rung_.launch(case_.problem(), operands_);
+        gpu::synchronize();
+        result.counters = gpu::counters();
+        result.fault = broken_rule();
+        if (!result.fault) result.checks = compare();
+    } catch (const ladder::Refused& refusal) {
+        result.refused = refusal.what();
+    } catch (const gpu::NotBuilt& refusal) {
+        result.refused = refusal.what();
+    } catch (const gpu::Error& error) {
+        result.fault = error.what();
+    }
+    return result;
+}
+
+void Run::launch() { rung_.launch(case_.problem(), operands_); }
+
+std::string failure(const ladder::Rung& rung, const Case& the_case) {
+    const Result result = Run(rung, the_case).verify();
+    if (result.verified()) return "";
+    const Layout layout = the_case.setup().layout;
+    return "Stage " + rung.stage + ", rung " + rung.letter + " " + rung.name + ", " + ladder::name(rung.pass) +
+           ", on " + attention::describe(the_case.problem()) +
+           (layout == Layout::dense ? "" : std::string(" (") + name(layout) + ")") +
+           (result.refused ? ", refused: " : ": ") + result.reason();
+}
+
+std::string failure(const ladder::Rung& rung, const Problem& problem, const Setup& setup) {
+    return failure(rung, Case(problem, setup));
+}
+
+}  // namespace verify

@@ -1,0 +1,108 @@
+// One rung on one problem, judged: the entry point of every stage's tests, of the ladder and of the benchmarks.
+//
+// Every operand lies in poisoned memory between guard zones. A run is right if the launch broke no rule, every output
+// element was written, nothing else was touched (guard zones, gaps between rows, inputs), and the values pass the
+// checks of common/verify/metrics.h. A backward is fed O and L of a perfect forward, so that it is judged alone.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/attention/problem.h"
+#include "common/ladder/registry.h"
+#include "common/verify/metrics.h"
+
+namespace verify {
+
+/// How operands lie in memory. Gaps between rows are NaN and must stay as they are.
+enum class Layout {
+    dense,       // (B, H, N, d) or packed (total, H, d), C order
+    strided,     // (B, N, H, d) with 16 bytes of gap after each row, and one row before the first
+    reversed,    // like strided, with the rows from the last to the first: negative batch and row strides
+    shared_kv,   // dense; all key/value heads of K, and of V, are one: their head stride is 0
+    misaligned,  // dense, one element after an aligned address
+};
+const char* name(Layout layout);
+
+struct Setup {
+    attention::InputLaw law = attention::InputLaw::normal;
+    std::uint64_t seed = 1;
+    Layout layout = Layout::dense;
+};
+
+/// A problem with its inputs, shared by the rungs that are run on it.
+class Case {
+  public:
+    /// Throws attention::InvalidProblem.
+    explicit Case(attention::Problem problem, Setup setup = {});
+
+    const attention::Problem& problem() const { return problem_; }
+    const Setup& setup() const { return setup_; }
+    const attention::Inputs& inputs() const { return inputs_; }
+    /// O and L of a perfect forward, rounded to their storage types. Computed when first asked for: 4 Nq Nk d
+    /// floating-point operations a head in double precision, on all cores.
+    const attention::HostTensor& O() const;
+    const attention::HostTensor& L() const;
+
+  private:
+    void compute_forward() const;
+
+    attention::Problem problem_;
+    Setup setup_;
+    attention::Inputs inputs_;
+    mutable std::optional<attention::HostTensor> O_, L_;
+};
+
+struct Result {
+    std::optional<std::string> refused;  // why the rung does not do this problem, or cannot run here
+    std::optional<std::string> fault;    // the rule that was broken: then nothing was compared
+    std::vector<Check> checks;
+    std::optional<gpu::Counters> counters;
+
+    bool verified() const;
+    /// Why it is not verified, in one sentence; empty if it is.
+    std::string reason() const;
+};
+
+/// Device memory for the rung's operands and workspaces, in bytes; a double, since sizes on the command line may be
+/// absurd.
+double device_bytes(const ladder::Rung& rung, const attention::Problem& problem, Layout layout = Layout::dense);
+
+/// All memory that a run takes where device memory is short of it: device_bytes, and on the emulator, whose device
+/// memory is the host's, the operands on the host too. Says so in a sentence with the bytes needed and present; nullopt
+/// if it fits.
+std::optional<std::string> too_large(const ladder::Rung& rung, const attention::Problem& problem,
+                                     const gpu::Device& device);
+
+/// A rung with its operands on the device. `rung` and `the_case` outlive it.
+class Run {
+  public:
+    Run(const ladder::Rung& rung, const Case& the_case);
+    ~Run();
+    /// Allocates, launches, synchronises, judges. A refusal or an error of the GPU is part of the result, not thrown.
+    Result verify();
+    /// Enqueues the rung once more on the same operands, after verify() has passed: for timing.
+    void launch();
+
+  private:
+    struct Placed;  // an operand in device memory
+    void allocate();
+    std::optional<std::string> broken_rule() const;
+    std::vector<Check> compare() const;
+    attention::HostTensor output(const std::string& name) const;
+
+    const ladder::Rung& rung_;
+    const Case& case_;
+    ladder::Operands operands_;
+    std::deque<Placed> placed_;
+    std::deque<gpu::Buffer> lengths_;
+};
+
+/// Runs `rung` once and says what is wrong, naming stage, rung, pass, problem, layout and element; empty if it is
+/// verified. A refusal is a failure here: ask rung.refuses first where one is expected.
+std::string failure(const ladder::Rung& rung, const Case& the_case);
+std::string failure(const ladder::Rung& rung, const attention::Problem& problem, const Setup& setup = {});
+
+}  // namespace verify
