@@ -29,6 +29,7 @@ class Fiber {
 
     char* mapping_;  // guard page, then the stack
     char* stack_;
+    char* top_;  // where it begins, downwards
     void* context_ = nullptr;
     void (*entry_)(void*) = nullptr;
     void* argument_ = nullptr;
