@@ -14,8 +14,8 @@ using gpu::Traffic;
 using ladder::Operands;
 
 std::optional<std::string> refuses_b(const Problem& problem) {
-    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores: fp16 or bf16, not fp32";
-    if (problem.d != 64 && problem.d != 128) return "d is 64 or 128, not " + std::to_string(problem.d);
+    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
+    if (problem.d != 64 && problem.d != 128) return "takes d = 64 or 128, not " + std::to_string(problem.d);
     if (problem.dropout > 0) return "has no dropout";
     return std::nullopt;
 }
