@@ -93,7 +93,8 @@ void Machine::run_residents(std::int64_t ctas) {
             Cta* cta = free.back();
             free.pop_back();
             cta->start(next++, shape_->threads, shape_->shared_bytes, random_);
-            for (int i = 0; i < cta->thread_count; ++i) cta->threads[i]->fiber.start(thread_entry, cta->threads[i].get());
+            for (int i = 0; i < cta->thread_count; ++i)
+                cta->threads[i]->fiber.start(thread_entry, cta->threads[i].get());
             scheduler_.admit(*cta);
             residents_.push_back(cta);
         }
@@ -167,7 +168,8 @@ void Machine::preempt() {
 
 Thread& Machine::thread(const char* instruction) {
     if (current_ == nullptr)
-        throw gpu::Error(std::string(instruction) + " is an instruction of a GPU thread and was called outside a launch");
+        throw gpu::Error(std::string(instruction) +
+                         " is an instruction of a GPU thread and was called outside a launch");
     return *current_;
 }
 
