@@ -54,20 +54,12 @@ GPU_DEVICE bf16 cvt_rn<bf16>(float value) {
 
 /// The exact fp32 value of a stored element.
 GPU_DEVICE float to_float(float value) { return value; }
-GPU_DEVICE float to_float(fp16 value) {
 #if GPU_EMULATOR
-    return emulator::to_float(value);
+using emulator::to_float;
 #else
-    return __half2float(value);
+GPU_DEVICE float to_float(fp16 value) { return __half2float(value); }
+GPU_DEVICE float to_float(bf16 value) { return __bfloat162float(value); }
 #endif
-}
-GPU_DEVICE float to_float(bf16 value) {
-#if GPU_EMULATOR
-    return emulator::to_float(value);
-#else
-    return __bfloat162float(value);
-#endif
-}
 
 /// cvt.rn.{f16x2,bf16x2}.f32 d, high, low: two values rounded to T in one register, `low` in bits 15:0. PTX ISA 9.7.9
 /// (cvt).

@@ -233,8 +233,12 @@ std::optional<double> Timer::stop() {
     return milliseconds;
 }
 
-// Counters: silicon counts nothing here
-// ----------------------------------------------------------------------------------
+// What only the emulator can do
+// --------------------------------------------------------------------------------------------
+
+void choose_schedule(const std::string&, std::uint64_t) {
+    throw Error("A GPU decides for itself in which order its threads run; schedules are chosen on the emulator.");
+}
 
 void reset_counters() {}
 std::optional<Counters> counters() { return std::nullopt; }
