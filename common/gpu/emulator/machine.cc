@@ -14,6 +14,13 @@ namespace emulator {
 
 Machine machine;
 
+namespace {
+
+/// Unwinds the fiber that made a report, up to its entry: an exception never crosses a switch.
+struct Reported {};
+
+}  // namespace
+
 std::string ranges(std::uint32_t mask, int offset) {
     std::string result;
     for (int first = 0; first < warp_size; ++first) {
@@ -127,14 +134,14 @@ void Machine::thread_entry(void* argument) {
     tsan::acquire(machine.launch_token_);
     try {
         machine.body_(machine.arguments_);
+        tsan::release(machine.exit_token_);
+        tsan::Ignore ignore;
+        machine.thread_exits(thread);
+    } catch (const Reported&) {
     } catch (const std::exception& error) {
         machine.fail(std::string("the kernel threw an exception: ") + error.what() + "\n  " + text(thread) +
                      machine.footer(thread.cta));
-        return;
     }
-    tsan::release(machine.exit_token_);
-    tsan::Ignore ignore;
-    machine.thread_exits(thread);
 }
 
 void Machine::thread_exits(Thread& thread) {
@@ -176,8 +183,7 @@ Thread& Machine::thread(const char* instruction) {
 void Machine::report(const std::string& rule, Site site) {
     if (current_ == nullptr) throw gpu::Error(rule + "\n  at " + text(site) + ", outside a launch");
     fail(rule + "\n  " + text(*current_) + " at " + text(site) + footer(current_->cta));
-    Fiber::suspend();
-    __builtin_unreachable();
+    throw Reported{};
 }
 
 void Machine::fail(std::string text) {

@@ -129,7 +129,7 @@ class Machine {
     void park(const Waiting& waiting);
     void wake(Thread& thread) { thread.cta->set_ready(thread); }
 
-    /// Ends the launch. On a fiber it never returns: the scheduler goes on, and throws.
+    /// Ends the launch: this thread unwinds, the scheduler abandons the others and throws the report to the host.
     [[noreturn]] void report(const std::string& rule, Site site);
 
   private:
