@@ -67,7 +67,7 @@ void refuse_early(const std::vector<const Rung*>& rungs, const Arguments& argume
         const std::optional<std::string> reason = rung->refuses ? rung->refuses(arguments.problem) : std::nullopt;
         if (reason && contains(arguments.rungs, rung->stage + rung->letter)) {
             throw BadArgument("--rungs " + rung->stage + rung->letter + ": " + rung->title() + ", " + name(rung->pass) +
-                              ", does not do " + attention::describe(arguments.problem) + ": " + *reason);
+                              ", does not do " + attention::describe(arguments.problem) + ": it " + *reason + ".");
         }
         if (!reason && device) {
             if (auto sentence = verify::too_large(*rung, arguments.problem, *device)) throw BadArgument(*sentence);

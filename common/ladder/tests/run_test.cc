@@ -87,9 +87,9 @@ TEST(Run, RefusalIsTold) {
     const ladder::Rung rung = fakes::rung("a", Behaviour::refuses);
     const verify::Case the_case(problem());
     const verify::Result result = verify::Run(rung, the_case).verify();
-    EXPECT_EQ(result.refused, "It refuses everything.");
+    EXPECT_EQ(result.refused, "does nothing");
     EXPECT_FALSE(result.verified());
-    EXPECT_CONTAINS(verify::failure(rung, the_case), "refused: It refuses everything.");
+    EXPECT_CONTAINS(verify::failure(rung, the_case), "refused: does nothing");
 }
 
 TEST(Run, OperandsThatARungCannotUseAreRefused) {
