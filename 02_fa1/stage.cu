@@ -52,6 +52,7 @@ std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
 }
 
 void launch_b(const Problem& problem, Operands& operands) {
+    ladder::require_16_byte_rows(operands, problem.type);
     with_type_and_d(problem, [&]<class T, int d>() {
         gpu::launch({"stage02::b::forward", std::int64_t(problem.B) * problem.Hq, b::threads, sizeof(b::Shared<T, d>)},
                     b::forward<T, d>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
@@ -130,6 +131,7 @@ std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
 
 void launch_backward(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
+    ladder::require_16_byte_rows(operands, problem.type);
     with_type_and_d(problem, [&]<class T, int d>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[1], 1),

@@ -54,6 +54,8 @@ double elements(const HostTensor& tensor, DataType type, Layout layout, bool sha
             return rows * tensor.d;
         case Layout::misaligned:
             return rows * tensor.d + 1;
+        case Layout::odd_rows:
+            return rows * (tensor.d + 1);
         case Layout::strided:
         case Layout::reversed:
             return (rows + 1) * padded(tensor, type);
@@ -63,7 +65,7 @@ double elements(const HostTensor& tensor, DataType type, Layout layout, bool sha
 
 // Where element (0, 0, 0, 0) is, and the strides.
 ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bool shared) {
-    const std::int64_t H = tensor.H, N = tensor.N, d = tensor.d;
+    const std::int64_t H = tensor.H, N = tensor.N;
     const bool packed = !tensor.cu.empty();
     ladder::Operand operand;
     operand.columns = tensor.d;
@@ -80,10 +82,11 @@ ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bo
         return operand;
     }
     const std::int64_t heads = stored_heads(tensor, layout, shared);
+    const std::int64_t row = layout == Layout::odd_rows ? tensor.d + 1 : tensor.d;
     operand.first = layout == Layout::misaligned ? 1 : 0;
-    operand.row_stride = packed ? heads * d : d;
-    operand.head_stride = packed ? d : N * d;
-    operand.batch_stride = packed ? 0 : heads * N * d;
+    operand.row_stride = packed ? heads * row : row;
+    operand.head_stride = packed ? row : N * row;
+    operand.batch_stride = packed ? 0 : heads * N * row;
     if (heads < H) operand.head_stride = 0;
     return operand;
 }
@@ -146,6 +149,11 @@ std::vector<HeadRows> rows_to_feed(const Problem& problem) {
 // Every key/value head becomes a copy of head 0, as they are where one memory serves all.
 void share_heads(HostTensor& tensor) {
     for_each_row(tensor, [&](int b, int h, int i) { std::copy_n(tensor.row(b, 0, i), tensor.d, tensor.row(b, h, i)); });
+}
+
+attention::Inputs drawn_inputs(const Problem& problem, const Setup& setup) {
+    attention::validate(problem);
+    return attention::make_inputs(problem, setup.law, setup.seed);
 }
 
 // An operand of a pass: its name, shape and type, and whether the rung writes it.
@@ -217,19 +225,21 @@ const char* name(Layout layout) {
             return "shared key/value heads";
         case Layout::misaligned:
             return "misaligned";
+        case Layout::odd_rows:
+            return "odd rows";
     }
     return "";
 }
 
 // Case --------------------------------------------------------------------------------------------------------------
 
-Case::Case(Problem problem, Setup setup) : problem_(std::move(problem)), setup_(setup) {
+Case::Case(Problem problem, Setup setup) : Case(problem, drawn_inputs(problem, setup), setup) {}
+
+Case::Case(Problem problem, attention::Inputs inputs, Setup setup)
+    : problem_(std::move(problem)), setup_(std::move(setup)), inputs_(std::move(inputs)) {
     attention::validate(problem_);
-    inputs_ = attention::make_inputs(problem_, setup_.law, setup_.seed);
-    if (setup_.layout == Layout::shared_kv) {
-        share_heads(inputs_.K);
-        share_heads(inputs_.V);
-    }
+    if (setup_.layout_of("K") == Layout::shared_kv) share_heads(inputs_.K);
+    if (setup_.layout_of("V") == Layout::shared_kv) share_heads(inputs_.V);
 }
 
 const HostTensor& Case::O() const {
@@ -347,11 +357,11 @@ Run::~Run() = default;
 
 void Run::allocate() {
     const Problem& problem = case_.problem();
-    const Layout layout = case_.setup().layout;
     operands_ = {};
     placed_.clear();
     lengths_.clear();
     for (const Wanted& w : wanted(problem, rung_.pass)) {
+        const Layout layout = case_.setup().layout_of(w.name);
         const std::size_t bytes =
             static_cast<std::size_t>(elements(w.shape, w.type, layout, w.is_key_or_value)) * attention::bytes(w.type);
         Placed& placed = placed_.emplace_back(Placed{w.name, w.shape, w.type, w.output,
@@ -467,10 +477,12 @@ void Run::launch() { rung_.launch(case_.problem(), operands_); }
 std::string failure(const ladder::Rung& rung, const Case& the_case) {
     const Result result = Run(rung, the_case).verify();
     if (result.verified()) return "";
-    const Layout layout = the_case.setup().layout;
+    const Setup& setup = the_case.setup();
     return "Stage " + rung.stage + ", rung " + rung.letter + " " + rung.name + ", " + ladder::name(rung.pass) +
            ", on " + attention::describe(the_case.problem()) +
-           (layout == Layout::dense ? "" : std::string(" (") + name(layout) + ")") +
+           (setup.layout == Layout::dense
+                ? ""
+                : " (" + setup.only + (setup.only.empty() ? "" : " ") + name(setup.layout) + ")") +
            (result.refused ? ", refused: " : ": ") + result.reason();
 }
 

@@ -23,6 +23,7 @@ enum class Layout {
     reversed,    // like strided, with the rows from the last to the first: negative batch and row strides
     shared_kv,   // dense; all key/value heads of K, and of V, are one: their head stride is 0
     misaligned,  // dense, one element after an aligned address
+    odd_rows,    // dense with one element of gap after each row
 };
 const char* name(Layout layout);
 
@@ -30,6 +31,11 @@ struct Setup {
     attention::InputLaw law = attention::InputLaw::normal;
     std::uint64_t seed = 1;
     Layout layout = Layout::dense;
+    std::string only = {};  // the one operand that lies so ("K"), all others being dense; empty: all of them
+
+    Layout layout_of(const std::string& operand) const {
+        return only.empty() || only == operand ? layout : Layout::dense;
+    }
 };
 
 /// A problem with its inputs, shared by the rungs that are run on it.
@@ -37,6 +43,8 @@ class Case {
   public:
     /// Throws attention::InvalidProblem.
     explicit Case(attention::Problem problem, Setup setup = {});
+    /// With inputs of one's own, of the problem's shapes and representable in its type; setup.law and seed are ignored.
+    Case(attention::Problem problem, attention::Inputs inputs, Setup setup = {});
 
     const attention::Problem& problem() const { return problem_; }
     const Setup& setup() const { return setup_; }
@@ -85,13 +93,14 @@ class Run {
     Result verify();
     /// Enqueues the rung once more on the same operands, after verify() has passed: for timing.
     void launch();
+    /// After verify(), unless it refused: an operand of the pass as it is in device memory now ("O", "L", "dQ", ...).
+    attention::HostTensor output(const std::string& name) const;
 
   private:
     struct Placed;  // an operand in device memory
     void allocate();
     std::optional<std::string> broken_rule() const;
     std::vector<Check> compare() const;
-    attention::HostTensor output(const std::string& name) const;
 
     const ladder::Rung& rung_;
     const Case& case_;
