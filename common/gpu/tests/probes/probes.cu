@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "common/gpu/launch.h"
 #include "common/gpu/tests/probes/probes.cuh"
@@ -61,31 +62,7 @@ class Operand {
 
 Input input(const Operand& operand) { return read_only(operand.tensor()); }
 
-struct Shape {
-    std::int64_t ctas = 1;
-    int threads = warp_size;
-    std::size_t shared_bytes = 0;
-};
-
-/// Launches a kernel whose output has `words` words: parameters (..., Output, rest ...).
-template <class Launch>
-std::vector<std::uint32_t> output_of(std::size_t words, Launch launch) {
-    const Operand out("output", words * 4);
-    launch(out.tensor());
-    gpu::synchronize();
-    return out.words();
-}
-
-template <class... Parameters, class... Arguments>
-std::vector<std::uint32_t> run(const char* kernel_name, Shape shape, std::size_t words, void (*kernel)(Parameters...),
-                               const Operand& in, const Arguments&... arguments) {
-    return output_of(words, [&](const Output& out) {
-        gpu::launch({kernel_name, shape.ctas, shape.threads, shape.shared_bytes}, kernel, input(in), out, arguments...);
-    });
-}
-
-// Operands
-// -------------------------------------------------------------------------------------------------------------
+// ---- Operands ----
 
 void add_with_signs(std::vector<std::uint32_t>& numbers, std::uint32_t magnitude) {
     numbers.push_back(magnitude);
@@ -164,8 +141,7 @@ std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>> numbers_to_add
     return {sums, addends};
 }
 
-// mma
-// ------------------------------------------------------------------------------------------------------------------
+// ---- mma ----
 
 /// 16-bit numbers: exponent in [first, last] (unbiased; below the normal range: subnormal), any sign and fraction.
 std::uint16_t element(Generator& generator, bool bf16, int first, int last) {
@@ -237,164 +213,150 @@ std::vector<std::uint32_t> mma_registers(bool bf16) {
     return registers;
 }
 
-// Probes
-// ---------------------------------------------------------------------------------------------------------------
+// ---- Probes ----
+
+struct Shape {
+    std::int64_t ctas = 1;
+    int threads = warp_size;
+    std::size_t shared_bytes = 0;
+};
+
+/// kernel(arguments ...) whose answer is in `out`.
+template <class... Parameters, class... Arguments>
+Probe probe(const std::string& name, const Shape& shape, const Operand& out, std::vector<std::uint32_t> operands,
+            void (*kernel)(Parameters...), const Arguments&... arguments) {
+    gpu::launch({name.c_str(), shape.ctas, shape.threads, shape.shared_bytes}, kernel, arguments...);
+    gpu::synchronize();
+    return {.name = name, .words = out.words(), .operands = std::move(operands)};
+}
+
+/// kernel(input, output, arguments ...) with `words` words of output.
+template <class... Parameters, class... Arguments>
+Probe probe(const std::string& name, const Shape& shape, std::size_t words, const std::vector<std::uint32_t>& operands,
+            void (*kernel)(Input, Output, Parameters...), const Arguments&... arguments) {
+    const Operand in("input", operands), out("output", words * 4);
+    return probe(name, shape, out, operands, kernel, input(in), out.tensor(), arguments...);
+}
+
+/// kernel(output)
+Probe probe(const std::string& name, const Shape& shape, std::size_t words, void (*kernel)(Output)) {
+    const Operand out("output", words * 4);
+    return probe(name, shape, out, {}, kernel, out.tensor());
+}
+
+Probe with_cases(Probe probe, int case_words, std::size_t whole_cases) {
+    probe.case_words = case_words;
+    probe.whole_cases = whole_cases;
+    return probe;
+}
 
 template <class T>
 void probe_number_type(std::vector<Probe>& probes, const std::string& type) {
-    const Operand numbers("numbers", numbers_to_round());
-    const std::size_t n = numbers.words().size();
-    const std::int64_t rows = static_cast<std::int64_t>(n) / warp_size;
-    constexpr std::size_t whole = 8192 / warp_size;
-    probes.push_back({"cvt_rn_" + type, run("probes::convert", {rows}, n, convert<T>, numbers), warp_size, whole, {}});
-    probes.push_back({"cvt_rn_x2_" + type,
-                      run("probes::convert_pair", {rows - 1}, n - warp_size, convert_pair<T>, numbers),
-                      warp_size,
-                      whole,
-                      {}});
-    constexpr std::size_t patterns = 1 << 16;
-    probes.push_back({"to_float_" + type,
-                      output_of(patterns,
-                                [](const Output& out) {
-                                    gpu::launch({"probes::widen", patterns / warp_size, warp_size, 0}, widen<T>, out);
-                                }),
-                      warp_size,
-                      0,
-                      {}});
+    const std::vector<std::uint32_t> numbers = numbers_to_round();
+    const std::int64_t rows = static_cast<std::int64_t>(numbers.size()) / warp_size;
+    constexpr std::size_t whole_rows = 256, patterns = 1 << 16;
+    probes.push_back(
+        with_cases(probe("cvt_rn_" + type, {rows}, numbers.size(), numbers, convert<T>), warp_size, whole_rows));
+    probes.push_back(
+        with_cases(probe("cvt_rn_x2_" + type, {rows - 1}, numbers.size() - warp_size, numbers, convert_pair<T>),
+                   warp_size, whole_rows));
+    probes.push_back(with_cases(probe("to_float_" + type, {patterns / warp_size}, patterns, widen<T>), warp_size, 0));
 }
 
 void probe_exponential(std::vector<Probe>& probes) {
     const std::vector<std::uint32_t> x = exponents();
-    const Operand in("exponents", x);
-    probes.push_back({.name = "ex2_approx_ftz",
-                      .words = run("probes::exponential", {static_cast<std::int64_t>(x.size()) / warp_size}, x.size(),
-                                   exponential, in),
-                      .exponents = x});
+    probes.push_back(
+        probe("ex2_approx_ftz", {static_cast<std::int64_t>(x.size()) / warp_size}, x.size(), x, exponential));
+    probes.back().exponential = true;
 }
 
 void probe_warp(std::vector<Probe>& probes) {
     constexpr int rounds = 32;
-    const Operand values("values", random_words(4, warp_size));
-    probes.push_back({.name = "shfl_sync_bfly",
-                      .words = run("probes::shuffle_bfly", {}, warp_size * warp_size, shuffle_bfly, values)});
+    probes.push_back(probe("shfl_sync_bfly", {}, warp_size * warp_size, random_words(4, warp_size), shuffle_bfly));
     std::vector<std::uint32_t> asked = random_words(5, (1 + rounds) * warp_size);
     for (std::size_t i = warp_size; i < asked.size(); ++i) asked[i] %= warp_size;
-    probes.push_back(
-        {.name = "shfl_sync_idx",
-         .words = run("probes::shuffle_idx", {}, rounds * warp_size, shuffle_idx, Operand("asked", asked), rounds)});
+    probes.push_back(probe("shfl_sync_idx", {}, rounds * warp_size, asked, shuffle_idx, rounds));
     std::vector<std::uint32_t> predicates = random_words(6, warp_size);
     for (int l = 0; l < warp_size; ++l)  // round 0: nobody; 1: all; 2: lane 31 only; 3: all but lane 0
         predicates[l] = (predicates[l] & ~0xFu) | 2u | (l == 31 ? 4u : 0u) | (l != 0 ? 8u : 0u);
-    probes.push_back(
-        {.name = "vote_sync",
-         .words = run("probes::votes", {}, 3 * rounds * warp_size, votes, Operand("predicates", predicates), rounds)});
-    probes.push_back({.name = "bar_warp_sync",
-                      .words = run("probes::warp_exchange", {1, warp_size, sizeof(WarpExchange)}, 3 * warp_size,
-                                   warp_exchange, values)});
-    constexpr int ctas = 3, threads = 160;
-    probes.push_back({.name = "thread_positions",
-                      .words = output_of(ctas * threads, [](const Output& out) {
-                          gpu::launch({"probes::thread_positions", ctas, threads, 0}, thread_positions, out);
-                      })});
+    probes.push_back(probe("vote_sync", {}, 3 * rounds * warp_size, predicates, votes, rounds));
+    probes.push_back(probe("bar_warp_sync", {1, warp_size, sizeof(WarpExchange)}, 3 * warp_size,
+                           random_words(7, warp_size), warp_exchange));
+    probes.push_back(probe("thread_positions", {3, 160}, 3 * 160, thread_positions));
 }
 
 void probe_barriers(std::vector<Probe>& probes) {
-    const Operand values("values", random_words(7, exchange_threads));
+    const std::vector<std::uint32_t> values = random_words(8, exchange_threads);
     constexpr Shape shape{1, exchange_threads, sizeof(CtaExchange)};
-    probes.push_back(
-        {.name = "bar_sync",
-         .words = run("probes::cta_exchange", shape, exchange_rounds * exchange_threads, cta_exchange, values)});
-    probes.push_back({.name = "bar_sync_named",
-                      .words = run("probes::pair_exchange", shape, exchange_threads, pair_exchange, values)});
-    probes.push_back({.name = "bar_arrive",
-                      .words = run("probes::hand_over", {1, exchange_threads, sizeof(HandOver)},
-                                   2 * exchange_rounds * warp_size, hand_over, values)});
+    probes.push_back(probe("bar_sync", shape, exchange_rounds * exchange_threads, values, cta_exchange));
+    probes.push_back(probe("bar_sync_named", shape, exchange_threads, values, pair_exchange));
+    probes.push_back(probe("bar_arrive", {1, exchange_threads, sizeof(HandOver)}, 2 * exchange_rounds * warp_size,
+                           values, hand_over));
 }
 
 void probe_copies(std::vector<Probe>& probes) {
-    const Operand bytes("bytes", random_words(8, warp_size * 16));
-    probes.push_back({.name = "cp_async_bytes", .words = output_of(4 * copy_sizes * warp_size, [&](const Output& out) {
-                                                    gpu::launch({"probes::copy_bytes", 1, warp_size, sizeof(CopySizes)},
-                                                                copy_bytes<bf16>, read_only(bytes.tensor<bf16>(32)),
-                                                                out);
-                                                })});
-    const Operand steps("steps", random_words(9, ring_steps * 8 * warp_size));
-    probes.push_back({.name = "cp_async_groups",
-                      .words = run("probes::copy_ring", {1, warp_size, sizeof(CopyRing)}, ring_steps * 8 * warp_size,
-                                   copy_ring, steps)});
+    const std::vector<std::uint32_t> bytes = random_words(9, warp_size * 16);
+    const Operand in("bytes", bytes), out("output", 4 * copy_sizes * warp_size * 4);
+    probes.push_back(probe("cp_async_bytes", {1, warp_size, sizeof(CopySizes)}, out, bytes, copy_bytes<bf16>,
+                           read_only(in.tensor<bf16>(32)), out.tensor()));
+    constexpr std::size_t words = ring_steps * 8 * warp_size;
+    probes.push_back(
+        probe("cp_async_groups", {1, warp_size, sizeof(CopyRing)}, words, random_words(10, words), copy_ring));
 }
 
 void probe_tensor_cores(std::vector<Probe>& probes) {
     constexpr int rounds = 16;
-    std::vector<std::uint32_t> where = random_words(10, rounds * warp_size);
+    std::vector<std::uint32_t> where = random_words(11, rounds * warp_size);
     for (int i = 0; i < rounds * warp_size; ++i) {
         // Round 0 is the 16x16 block that a kernel loads; the others are scattered.
         const int l = i % warp_size;
         where[i] = i < warp_size ? l % 16 | (l / 16) << 8 : where[i] % 64 | (where[i] >> 8) % 8 << 8;
     }
-    const Operand rows("rows", where);
     constexpr Shape shape{1, warp_size, sizeof(MatrixTile)};
-    probes.push_back(
-        {.name = "ldmatrix_x4",
-         .words = run("probes::load_matrices", shape, 4 * rounds * warp_size, load_matrices<false>, rows, rounds)});
-    probes.push_back(
-        {.name = "ldmatrix_x4_trans",
-         .words = run("probes::load_matrices", shape, 4 * rounds * warp_size, load_matrices<true>, rows, rounds)});
     constexpr int words = 4 * warp_size;
-    const auto multiply_all = [&](auto kernel, bool bf16) {
-        return run("probes::multiply", {mma_cases}, std::size_t{mma_cases} * words, kernel,
-                   Operand("registers", mma_registers(bf16)));
-    };
-    probes.push_back({"mma_sync_fp16", multiply_all(multiply<fp16>, false), words, mma_whole_cases, {}});
-    probes.push_back({"mma_sync_bf16", multiply_all(multiply<bf16>, true), words, mma_whole_cases, {}});
+    probes.push_back(probe("ldmatrix_x4", shape, rounds * words, where, load_matrices<false>, rounds));
+    probes.push_back(probe("ldmatrix_x4_trans", shape, rounds * words, where, load_matrices<true>, rounds));
+    probes.push_back(with_cases(
+        probe("mma_sync_fp16", {mma_cases}, std::size_t{mma_cases} * words, mma_registers(false), multiply<fp16>),
+        words, mma_whole_cases));
+    probes.push_back(with_cases(
+        probe("mma_sync_bf16", {mma_cases}, std::size_t{mma_cases} * words, mma_registers(true), multiply<bf16>), words,
+        mma_whole_cases));
 }
 
 void probe_additions(std::vector<Probe>& probes) {
     const auto [sums, addends] = numbers_to_add();
     const Operand memory("sums", sums), in("addends", addends);
-    gpu::launch({"probes::add_once", static_cast<std::int64_t>(sums.size()) / warp_size, warp_size, 0}, add_once,
-                memory.tensor<float>(), input(in));
-    gpu::synchronize();
-    probes.push_back({.name = "red_global_add", .words = memory.words()});
-
-    const Operand shared_sums("sums", std::vector<std::uint32_t>(warp_size));
-    gpu::launch({"probes::add_all", 24, 128, 0}, add_all, shared_sums.tensor<float>());
-    gpu::synchronize();
-    probes.push_back({.name = "red_global_add_contended", .words = shared_sums.words()});
+    std::vector<std::uint32_t> both = sums;
+    both.insert(both.end(), addends.begin(), addends.end());
+    probes.push_back(probe("red_global_add", {static_cast<std::int64_t>(sums.size()) / warp_size}, memory, both,
+                           add_once, memory.tensor<float>(), input(in)));
+    const Operand zeros("sums", std::vector<std::uint32_t>(warp_size));
+    probes.push_back(probe("red_global_add_contended", {24, 128}, zeros, {}, add_all, zeros.tensor<float>()));
 }
 
 template <class T, Swizzle swizzle>
 void probe_tile(std::vector<Probe>& probes, const std::string& name) {
-    probes.push_back({.name = "shared_tile_" + name,
-                      .words = output_of(2 * tile_rows * tile_columns, [](const Output& out) {
-                          gpu::launch({"probes::tile_addresses", 1, warp_size, sizeof(TileLayout<T, swizzle>)},
-                                      tile_addresses<T, swizzle>, out);
-                      })});
+    probes.push_back(probe("shared_tile_" + name, {1, warp_size, sizeof(TileLayout<T, swizzle>)},
+                           2 * tile_rows * tile_columns, tile_addresses<T, swizzle>));
 }
 
 template <class T>
 void probe_views(std::vector<Probe>& probes, const std::string& type) {
-    const Operand in("input", random_words(11, warp_size * 64 * sizeof(T) / 4));
-    const Operand moved("moved", warp_size * 64 * sizeof(T));
-    gpu::launch({"probes::move_vectors", 1, warp_size, sizeof(VectorTile<T>)}, move_vectors<T>,
-                read_only(in.tensor<T>(64)), moved.tensor<T>(64));
-    gpu::synchronize();
-    probes.push_back({.name = "vectors_" + type, .words = moved.words()});
-
-    // 2 batches that go backwards, 3 heads that are one and the same, rows 1 to 4 of every second row.
-    probes.push_back({.name = "strides_" + type, .words = output_of(2 * 3 * 4 * warp_size, [&](const Output& out) {
-                                                     gpu::launch(
-                                                         {"probes::read_strided", 1, warp_size, 0}, read_strided<T>,
-                                                         read_only(in.strided<T>(-512, 0, 64, 1024)), out, 2, 3, 1, 4);
-                                                 })});
+    const std::vector<std::uint32_t> elements = random_words(12, warp_size * 64 * sizeof(T) / 4);
+    const Operand in("input", elements), moved("moved", elements.size() * 4);
+    probes.push_back(probe("vectors_" + type, {1, warp_size, sizeof(VectorTile<T>)}, moved, elements, move_vectors<T>,
+                           read_only(in.tensor<T>(64)), moved.tensor<T>(64)));
+    // 2 batches that go backwards, 3 heads that are one and the same, rows 1 to 4.
+    const Operand out("output", 2 * 3 * 4 * warp_size * 4);
+    probes.push_back(probe("strides_" + type, {}, out, elements, read_strided<T>,
+                           read_only(in.strided<T>(-512, 0, 64, 1024)), out.tensor(), 2, 3, 1, 4));
 }
 
 void probe_strided_writes(std::vector<Probe>& probes) {
     const Operand memory("tensor", std::vector<std::uint32_t>(4096));
-    gpu::launch({"probes::write_strided", 1, warp_size, 0}, write_strided, memory.strided(2048, -640, 40, 1700), 2, 3,
-                2, 5);
-    gpu::synchronize();
-    probes.push_back({.name = "strided_writes", .words = memory.words()});
+    probes.push_back(
+        probe("strided_writes", {}, memory, {}, write_strided, memory.strided(2048, -640, 40, 1700), 2, 3, 2, 5));
 }
 
 }  // namespace

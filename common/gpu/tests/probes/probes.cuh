@@ -28,8 +28,7 @@ GPU_DEVICE T as_element(std::uint32_t word) {
     return std::bit_cast<T>(static_cast<std::uint16_t>(word));
 }
 
-// Number types
-// ---------------------------------------------------------------------------------------------------------
+// ---- Number types ----
 
 /// CTA: one row of 32 numbers.
 template <class T>
@@ -58,8 +57,7 @@ __global__ void exponential(Input in, Output out) {
     rows(out, row + 1)(row, lane()) = as_word(ex2_approx_ftz(as_float(rows(in, row + 1)(row, lane()))));
 }
 
-// Warp
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Warp ----
 
 /// Every lane mask in turn.
 __global__ void shuffle_bfly(Input in, Output out) {
@@ -124,8 +122,7 @@ __global__ void thread_positions(Output out) {
         threadIdx.x | lane() << 10 | warp() << 16 | blockIdx.x << 24;
 }
 
-// CTA barriers
-// ---------------------------------------------------------------------------------------------------------
+// ---- CTA barriers ----
 
 constexpr int exchange_warps = 4, exchange_threads = exchange_warps * warp_size, exchange_rounds = 8;
 
@@ -182,8 +179,7 @@ __global__ void hand_over(Input in, Output out) {
     }
 }
 
-// cp.async
-// -------------------------------------------------------------------------------------------------------------
+// ---- cp.async ----
 
 constexpr int copy_sizes = 17;  // 0 ... 16 bytes read
 struct CopySizes {
@@ -243,8 +239,7 @@ __global__ void copy_ring(Input in, Output out) {
     }
 }
 
-// Tensor cores
-// ---------------------------------------------------------------------------------------------------------
+// ---- Tensor cores ----
 
 /// A tile of different numbers; in: row i holds the row (low byte) and chunk (high byte) whose address each lane
 /// passes.
@@ -282,8 +277,7 @@ __global__ void multiply(Input in, Output out) {
     for (int j = 0; j < 4; ++j) rows(out, 4 * (blockIdx.x + 1))(4 * blockIdx.x + j, lane()) = as_word(d[j]);
 }
 
-// Memory
-// ---------------------------------------------------------------------------------------------------------------
+// ---- Memory ----
 
 /// One addition to each element, and none that meets another.
 __global__ void add_once(Tensor<float> sums, Input addends) {

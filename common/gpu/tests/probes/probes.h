@@ -14,8 +14,10 @@ struct Probe {
     int case_words = 1;
     /// The first so many cases are recorded word by word, the others by a hash of each case: that keeps files small.
     std::size_t whole_cases = SIZE_MAX;
-    /// Only for exponentials, which are approximate: word i is 2^x for the float x with these bits.
-    std::vector<std::uint32_t> exponents = {};
+    /// What the primitive worked on, where a test derives the right answers from it.
+    std::vector<std::uint32_t> operands = {};
+    /// Approximate: word i is 2^x for the float x with the bits of operand i.
+    bool exponential = false;
 };
 
 /// Runs every probe on the machine of this build. The operands come from an integer generator, so they are the same

@@ -76,7 +76,7 @@ Agreement compare_exponentials(const Probe& probe, const Recorded& recorded) {
     for (std::size_t i = 0; i < probe.words.size(); ++i) {
         agreement.agreeing += probe.words[i] == recorded.whole[i];
         if (!agreement.difference.empty()) continue;
-        const float x = std::bit_cast<float>(probe.exponents[i]);
+        const float x = std::bit_cast<float>(probe.operands[i]);
         const std::string here = exponential_difference(x, std::bit_cast<float>(probe.words[i]));
         const std::string there = exponential_difference(x, std::bit_cast<float>(recorded.whole[i]));
         if (!here.empty()) agreement.difference = here + " here";
@@ -175,12 +175,12 @@ std::vector<Agreement> compare(const std::vector<Probe>& probes, const Recording
         const bool found = recorded != recording.probes.end();
         if (!found || recorded->words != probe.words.size() || recorded->case_words != probe.case_words ||
             recorded->whole.size() + recorded->hashes.size() * recorded->case_words != probe.words.size() ||
-            (!probe.exponents.empty() && !recorded->hashes.empty())) {
+            (probe.exponential && !recorded->hashes.empty())) {
             agreements.push_back({probe.name, 0, probe.words.size(),
                                   found ? "the recording has other cases of it" : "the recording does not have it"});
         } else {
-            agreements.push_back(probe.exponents.empty() ? compare_bits(probe, *recorded)
-                                                         : compare_exponentials(probe, *recorded));
+            agreements.push_back(!probe.exponential ? compare_bits(probe, *recorded)
+                                                    : compare_exponentials(probe, *recorded));
         }
     }
     return agreements;
