@@ -158,28 +158,30 @@ class Comparison {
                     value_and_reference(value, worst.reference_value)};
     }
 
-    // Rows in the order of their reference's size, so that one sweep finds the worst baseline of those at most twice as
-    // large.
+    // Rows in the order of their reference's size, so that one sweep finds the worst baseline of each row's peers.
     Check row_norms() const {
+        constexpr std::size_t fewest_peers = 16;
         std::vector<const Row*> order;
         for (const Row& row : rows_) order.push_back(&row);
         std::sort(order.begin(), order.end(),
                   [](const Row* a, const Row* b) { return a->reference.squares < b->reference.squares; });
         Check check{tensor_, 0.0, 0.0, true, ""};
         double baseline = 0.0;
-        std::size_t next = 0;
-        for (const Row* row : order) {
-            for (; next < order.size() && order[next]->reference.squares <= 4.0 * row->reference.squares; ++next)
-                baseline = std::max(baseline, order[next]->baseline.norm());
-            const double rounding = std::sqrt(output_.d) * half_ulp(type_, row->reference.largest);
-            const double limit = 2.0 * baseline + rounding + row->allowance.norm();
-            const double error = row->error.norm();
+        std::size_t peers = 0;
+        for (std::size_t n = 0; n < order.size(); ++n) {
+            const Row& row = *order[n];
+            while (peers < order.size() &&
+                   (peers < n + fewest_peers || order[peers]->reference.squares <= 4.0 * row.reference.squares))
+                baseline = std::max(baseline, order[peers++]->baseline.norm());
+            const double rounding = std::sqrt(output_.d) * half_ulp(type_, row.reference.largest);
+            const double limit = 2.0 * baseline + rounding + row.allowance.norm();
+            const double error = row.error.norm();
             if (within(error, limit) || (!check.passed && error * check.limit <= check.error * limit)) continue;
-            const double value = output_.row(row->b, row->h, row->row)[row->worst_column];
+            const double value = output_.row(row.b, row.h, row.row)[row.worst_column];
             check = {tensor_, error, limit, false,
                      "norm of the error of a row of " + tensor_ + ", largest at " +
-                         place(output_, row->b, row->h, row->row, row->worst_column) +
-                         value_and_reference(value, row->reference_value)};
+                         place(output_, row.b, row.h, row.row, row.worst_column) +
+                         value_and_reference(value, row.reference_value)};
         }
         return check;
     }
