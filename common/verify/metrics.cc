@@ -215,7 +215,7 @@ double fp32_allowance(const Problem& problem, const Inputs& inputs, int b, int h
 std::vector<plain::Precision> variants(plain::Stores stores, const std::vector<HeadRows>& sample) {
     std::size_t rows = 1;
     for (const HeadRows& head : sample) rows += head.rows.size();
-    const int count = static_cast<int>(std::clamp<std::size_t>(256 / rows, 3, 16));
+    const int count = static_cast<int>(std::clamp<std::size_t>(1024 / rows, 4, 16));
     std::vector<plain::Precision> result;
     for (int n = 0; n < count; ++n) {
         const float shift = n == 0 ? 0.0f : n % 2 ? 1.0f : -1.0f;

@@ -3,9 +3,9 @@
 // O, dQ, dK, dV: the largest error of an element may be 2 x that of the baseline + half an ulp of the output type at
 // the largest |reference|. The 2-norm of the error of each row likewise, where the baseline is the worst row among
 // those whose reference is at most twice as large, or next in size: the last rows of a long causal problem are small
-// averages, and zeros there would drown in the errors of the first rows. Both allow for sums in fp32 as well, 2^-20 (1
-// + s) of the terms added up, at most 2^-12, where s bounds the scores; this decides only where the baseline happens to
-// be exact.
+// averages, and zeros there would drown in the errors of the first rows. Both allow for sums in fp32 as well, with
+// 2^-20 (1 + s) times the terms added up, at most 2^-12 times, where s bounds the scores; this decides only where the
+// baseline happens to be exact.
 //
 // L: |dL| <= 2^-20 (|L| + scale max_j sum_k |q_k k_jk|) + 1e-6, tight enough to notice one dropped key; plus 2 x the
 // baseline's error for kernels that store scores in 16 bits.
