@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "common/reference/visibility.h"
+
+#ifdef __FAST_MATH__
+#error "Build the reference without -ffast-math: NaN and infinity have to flow as in the formulas."
+#endif
 
 namespace reference {
 namespace {
