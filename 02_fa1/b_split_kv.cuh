@@ -66,7 +66,7 @@ __device__ inline void copy_rows(SharedTile<T, rows, d, Swizzle::xor_8>& tile, c
 
 /// O_old: fp32 (queries x d); m_old, l_old: one value a query. All three are scratch between key tiles.
 template <class T, int d>
-__global__ void __launch_bounds__(threads, 2)
+__global__ void __launch_bounds__(threads)
     forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<T> O,
             Tensor<float> L, Tensor<float> O_old, Tensor<float> m_old, Tensor<float> l_old) {
     constexpr int Br = b::Br(d);

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(threads)
 
 /// dQ_old: fp32 (queries x d), scratch between key tiles. L_log2, D: one value a query, from row_statistics.
 template <class T, int d>
-__global__ void __launch_bounds__(threads, 2)
+__global__ void __launch_bounds__(threads)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
              Tensor<const float> L_log2, Tensor<const float> D, Tensor<T> dQ, Tensor<T> dK, Tensor<T> dV,
              Tensor<float> dQ_old) {
