@@ -45,11 +45,12 @@ __global__ void convert_pair(Input in, Output out) {
     rows(out, row + 1)(row, lane()) = cvt_rn_x2<T>(as_float(numbers(row, lane())), as_float(numbers(row + 1, lane())));
 }
 
-/// Every 16-bit pattern, from the index alone.
+/// Every 16-bit pattern, from the index alone; infinities and NaN come first.
+constexpr int first_pattern = 0x7C00;
 template <class T>
 __global__ void widen(Output out) {
     const int row = blockIdx.x;
-    rows(out, row + 1)(row, lane()) = as_word(to_float(as_element<T>(row * warp_size + lane())));
+    rows(out, row + 1)(row, lane()) = as_word(to_float(as_element<T>((row * warp_size + lane()) ^ first_pattern)));
 }
 
 __global__ void exponential(Input in, Output out) {
