@@ -154,6 +154,10 @@ struct Counters {
     std::uint64_t atomics = 0;
 };
 
+/// Chooses by name the order of events of the launches that follow, and its seed. Throws Error, naming the orders there are; on
+/// a GPU there is no choice.
+void choose_schedule(const std::string& name, std::uint64_t seed);
+
 void reset_counters();
 /// nullopt on a real GPU, where nothing is counted.
 std::optional<Counters> counters();

@@ -6,6 +6,9 @@
 
 namespace emulator {
 
+// In a namespace of their own, so that argument-dependent lookup does not find emulator::to_float beside gpu::to_float.
+namespace number_types {
+
 /// IEEE binary16: 1 sign, 5 exponent (bias 15), 10 fraction bits.
 struct fp16 {
     std::uint16_t bits;
@@ -15,6 +18,11 @@ struct fp16 {
 struct bf16 {
     std::uint16_t bits;
 };
+
+}  // namespace number_types
+
+using number_types::bf16;
+using number_types::fp16;
 
 /// Nearest even; subnormals kept; NaN of either sign becomes 0x7FFF.
 inline bf16 to_bf16(float value) {

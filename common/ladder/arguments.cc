@@ -1,0 +1,221 @@
+#include "common/ladder/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+namespace ladder {
+namespace {
+
+using attention::DataType;
+using attention::InputLaw;
+using attention::Problem;
+
+constexpr InputLaw laws[] = {InputLaw::normal, InputLaw::outliers, InputLaw::equal, InputLaw::rising};
+constexpr DataType types[] = {DataType::fp32, DataType::fp16, DataType::bf16};
+constexpr Pass passes[] = {Pass::forward, Pass::backward, Pass::decode};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+    std::vector<std::string> parts;
+    std::istringstream stream(text + separator);
+    for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+    return parts;
+}
+
+// A whole number that an Integer holds; nullopt for anything else.
+template <class Integer = int>
+std::optional<Integer> whole_number(const std::string& text) {
+    Integer value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+}
+
+[[noreturn]] void refuse(const std::string& option, const std::string& given, const std::string& allowed) {
+    throw BadArgument(option + " " + given + ": " + allowed);
+}
+
+// One of the values that have a name.
+template <class Value, std::size_t n>
+Value by_name(const std::string& option, const std::string& given, const Value (&values)[n]) {
+    std::string allowed;
+    for (const Value& value : values) {
+        if (given == name(value)) return value;
+        allowed += std::string(allowed.empty() ? "" : ", ") + name(value);
+    }
+    refuse(option, given, "choose among " + allowed + ".");
+}
+
+void set_shape(Problem& problem, const std::string& given) {
+    const std::vector<std::string> parts = split(given, ',');
+    int* const sizes[] = {&problem.B, &problem.Hq, &problem.Hkv, &problem.Nq, &problem.Nk, &problem.d};
+    bool understood = parts.size() == std::size(sizes);
+    for (std::size_t n = 0; understood && n < parts.size(); ++n) {
+        const std::optional<int> size = whole_number(parts[n]);
+        understood = size.has_value();
+        if (understood) *sizes[n] = *size;
+    }
+    if (!understood) {
+        refuse("--shape", given, "give six whole numbers B,Hq,Hkv,Nq,Nk,d (up to 2147483647), as in 1,4,2,256,256,64.");
+    }
+}
+
+// "5,0,17": sequences of that many queries and as many keys; "5:7,0:3": queries and keys apart.
+void set_lengths(Problem& problem, const std::string& given, bool shape_given) {
+    problem.cu_q = problem.cu_k = {0};
+    int longest_q = 0, longest_k = 0;
+    for (const std::string& part : split(given, ',')) {
+        const std::size_t colon = part.find(':');
+        const std::optional<int> queries = whole_number(part.substr(0, colon));
+        const std::optional<int> keys = colon == std::string::npos ? queries : whole_number(part.substr(colon + 1));
+        if (!queries || !keys || *queries < 0 || *keys < 0) {
+            refuse("--seqlens", given,
+                   "give lengths >= 0 separated by commas, as in 5,0,17, or queries:keys, as in 5:7,0:3.");
+        }
+        for (auto [cu, length] : {std::pair{&problem.cu_q, *queries}, std::pair{&problem.cu_k, *keys}}) {
+            if (length > std::numeric_limits<int>::max() - cu->back()) {
+                refuse("--seqlens", given, "the lengths sum up to more than 2147483647.");
+            }
+            cu->push_back(cu->back() + length);
+        }
+        longest_q = std::max(longest_q, *queries);
+        longest_k = std::max(longest_k, *keys);
+    }
+    const int sequences = static_cast<int>(problem.cu_q.size()) - 1;
+    if (shape_given && (problem.B != sequences || problem.Nq != longest_q || problem.Nk != longest_k)) {
+        std::ostringstream fitting;
+        fitting << sequences << ',' << problem.Hq << ',' << problem.Hkv << ',' << longest_q << ',' << longest_k << ','
+                << problem.d;
+        refuse("--seqlens", given,
+               "these are " + std::to_string(sequences) + " sequences of at most " + std::to_string(longest_q) +
+                   " queries and " + std::to_string(longest_k) +
+                   " keys, and --shape says otherwise; leave it out or give --shape " + fitting.str() + ".");
+    }
+    problem.B = sequences;
+    problem.Nq = longest_q;
+    problem.Nk = longest_k;
+}
+
+void set_mask(Problem& problem, const std::string& given) {
+    if (given == "none" || given == "causal") {
+        problem.window_left = -1;
+        problem.window_right = given == "causal" ? 0 : -1;
+        return;
+    }
+    if (given.starts_with("window:")) {
+        const std::vector<std::string> sides = split(given.substr(7), ',');
+        const std::optional<int> left = whole_number(sides[0]);
+        const std::optional<int> right = sides.size() == 2 ? whole_number(sides[1]) : std::nullopt;
+        if (left && right && *left >= -1 && *right >= -1) {
+            problem.window_left = *left;
+            problem.window_right = *right;
+            return;
+        }
+    }
+    refuse("--mask", given,
+           "give none, causal, or window:L,R with the keys that a query sees to its left and right (-1: all), as in "
+           "window:128,0.");
+}
+
+Problem default_problem(bool emulated) {
+    Problem problem;
+    problem.B = emulated ? 1 : 2;
+    problem.Hq = emulated ? 4 : 16;
+    problem.Hkv = emulated ? 2 : 4;
+    problem.Nq = problem.Nk = emulated ? 256 : 2048;
+    problem.d = emulated ? 64 : 128;
+    problem.type = DataType::bf16;
+    problem.window_right = 0;
+    return problem;
+}
+
+}  // namespace
+
+const char* name(InputLaw law) {
+    switch (law) {
+        case InputLaw::normal:
+            return "normal";
+        case InputLaw::outliers:
+            return "outliers";
+        case InputLaw::equal:
+            return "equal";
+        case InputLaw::rising:
+            return "rising";
+    }
+    return "";
+}
+
+std::string mask_name(const Problem& problem) {
+    if (problem.causal()) return "causal";
+    if (problem.window_left == -1 && problem.window_right == -1) return "none";
+    return "window:" + std::to_string(problem.window_left) + "," + std::to_string(problem.window_right);
+}
+
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool emulated, std::ostream& out) {
+    Arguments arguments;
+    Problem& problem = arguments.problem = default_problem(emulated);
+    std::optional<std::string> shape, lengths, type, mask, law, seed;
+    std::vector<std::string> passes_given;
+    bool no_time = false;
+
+    CLI::App app(
+        "Runs every rung of attention on one problem, compares it with a reference in double precision, and "
+        "prints what it moved, computed and, on a GPU, took. Without options: " +
+            attention::describe(problem) + ".",
+        "ladder");
+    app.footer("Exit status: 0 all verified, 1 something was wrong, 2 bad arguments, 3 nothing was verified.");
+    app.add_flag("--list", arguments.list, "Print the rungs and what each does, and stop");
+    app.add_flag("--markdown", arguments.markdown, "With --list: as a Markdown table");
+    app.add_option("--stages", arguments.stages, "Only these stages, as in 00,02")->delimiter(',');
+    app.add_option("--rungs", arguments.rungs, "Only these rungs, as in 00a,02b")->delimiter(',');
+    app.add_option("--pass", passes_given, "Only these of forward,backward,decode")->delimiter(',');
+    app.add_option("--shape", shape,
+                   "B,Hq,Hkv,Nq,Nk,d: sequences, query and key/value heads, queries, keys, head dimension");
+    app.add_option("--seqlens", lengths,
+                   "Packed sequences of these lengths, as in 5,0,17, or queries:keys, as in 5:7,0:3");
+    app.add_option("--dtype", type, "fp32, fp16 or bf16");
+    app.add_option("--mask", mask, "none, causal (aligned at the last key) or window:L,R");
+    CLI::Option* scale = app.add_option("--scale", problem.scale, "S = scale * Q K^T; 1/sqrt(d) unless given");
+    app.add_option("--dropout", problem.dropout, "Fraction of the weights to drop, in [0, 1)");
+    app.add_option("--input", law, "normal, outliers, equal (all scores of a row) or rising (scores)");
+    app.add_option("--seed", seed, "Of inputs, dropout and schedule: a whole number >= 0");
+    app.add_option("--schedule", arguments.schedule,
+                   "Order of events on the emulator, as in in_order, reverse, random");
+    app.add_option("--json", arguments.json, "Write the results to this file too");
+    app.add_flag("--no-time", no_time, "Do not measure time");
+
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+        out << app.help();
+        return std::nullopt;
+    } catch (const CLI::ParseError& error) {
+        throw BadArgument(std::string(error.what()) + " (--help lists the options.)");
+    }
+
+    if (shape) set_shape(problem, *shape);
+    if (lengths) set_lengths(problem, *lengths, shape.has_value());
+    if (type) problem.type = by_name("--dtype", *type, types);
+    if (mask) set_mask(problem, *mask);
+    if (law) arguments.law = by_name("--input", *law, laws);
+    if (seed) {
+        const std::optional<std::uint64_t> number = whole_number<std::uint64_t>(*seed);
+        if (!number) refuse("--seed", *seed, "give a whole number from 0 to 18446744073709551615.");
+        arguments.seed = *number;
+    }
+    for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes));
+    if (scale->count() == 0) problem.scale = attention::default_scale(std::max(problem.d, 1));
+    problem.dropout_seed = arguments.seed;
+    arguments.time = !no_time;
+    try {
+        attention::validate(problem);
+    } catch (const attention::InvalidProblem& error) {
+        throw BadArgument(error.what());
+    }
+    return arguments;
+}
+
+}  // namespace ladder

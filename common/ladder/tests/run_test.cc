@@ -1,0 +1,145 @@
+// verify::Run with rungs whose mistakes are known.
+#include "common/verify/run.h"
+
+#include <gtest/gtest.h>
+
+#include "common/ladder/tests/fakes.h"
+
+namespace {
+
+using attention::DataType;
+using attention::Problem;
+using fakes::Behaviour;
+using ladder::Pass;
+using verify::Layout;
+
+Problem problem(int Nq = 17, int Nk = 23) {
+    Problem p;
+    p.B = 2, p.Hq = 6, p.Hkv = 2, p.Nq = Nq, p.Nk = Nk, p.d = 16;
+    p.type = DataType::fp16;
+    p.scale = attention::default_scale(16);
+    return p;
+}
+
+std::string failure(Behaviour behaviour, const Problem& p, Layout layout = Layout::dense, Pass pass = Pass::forward) {
+    verify::Setup setup;
+    setup.layout = layout;
+    return verify::failure(fakes::rung("a", behaviour, pass), p, setup);
+}
+
+#define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST(Run, RightRungIsVerifiedInEveryLayoutAndType) {
+    for (DataType type : {DataType::fp32, DataType::fp16, DataType::bf16}) {
+        for (Layout layout :
+             {Layout::dense, Layout::strided, Layout::reversed, Layout::shared_kv, Layout::misaligned}) {
+            for (bool packed : {false, true}) {
+                for (Pass pass : {Pass::forward, Pass::backward}) {
+                    Problem p = problem();
+                    p.type = type;
+                    if (packed) p.B = 3, p.cu_q = {0, 17, 17, 20}, p.cu_k = {0, 0, 23, 31};
+                    EXPECT_EQ(failure(Behaviour::right, p, layout, pass), "")
+                        << verify::name(layout) << ' ' << attention::name(type) << ' ' << ladder::name(pass);
+                }
+            }
+        }
+    }
+}
+
+TEST(Run, EmptyProblemsWork) {
+    for (auto [B, Nq, Nk] : {std::tuple{0, 5, 5}, std::tuple{2, 0, 5}, std::tuple{2, 5, 0}, std::tuple{1, 0, 0}}) {
+        Problem p = problem(Nq, Nk);
+        p.B = B;
+        EXPECT_EQ(failure(Behaviour::right, p), "") << attention::describe(p);
+        EXPECT_EQ(failure(Behaviour::right, p, Layout::reversed), "") << attention::describe(p);
+        EXPECT_EQ(failure(Behaviour::right, p, Layout::dense, Pass::backward), "") << attention::describe(p);
+    }
+}
+
+TEST(Run, WrongElementIsNamedWithStageRungAndProblem) {
+    const std::string text = failure(Behaviour::wrong, problem());
+    EXPECT_CONTAINS(text, "Stage 00, rung a fake, forward");
+    EXPECT_CONTAINS(text, "B=2 Hq=6 Hkv=2 Nq=17 Nk=23 d=16 fp16");
+    EXPECT_CONTAINS(text, "O: error");
+    EXPECT_CONTAINS(text, "16");  // the last row
+}
+
+TEST(Run, UnwrittenElementIsNamed) {
+    const std::string text = failure(Behaviour::unwritten, problem());
+    EXPECT_CONTAINS(text, "O[b=1, h=5, row=16, column=0] was not written");
+}
+
+TEST(Run, WriteBesideABufferIsReported) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "the fake can only write beside a buffer on the emulator";
+    EXPECT_CONTAINS(failure(Behaviour::writes_beside, problem()), "wrote outside of O");
+}
+
+TEST(Run, WriteToAGapBetweenRowsIsReported) {
+    EXPECT_EQ(failure(Behaviour::writes_gap, problem()), "");  // dense: there are no gaps
+    EXPECT_CONTAINS(failure(Behaviour::writes_gap, problem(), Layout::strided), "of O, between its rows");
+}
+
+TEST(Run, ChangedInputIsReported) {
+    EXPECT_CONTAINS(failure(Behaviour::changes_input, problem()), "changed its input at K[b=0, h=0, row=0, column=0]");
+}
+
+TEST(Run, RefusalIsTold) {
+    const ladder::Rung rung = fakes::rung("a", Behaviour::refuses);
+    const verify::Case the_case(problem());
+    const verify::Result result = verify::Run(rung, the_case).verify();
+    EXPECT_EQ(result.refused, "does nothing");
+    EXPECT_FALSE(result.verified());
+    EXPECT_CONTAINS(verify::failure(rung, the_case), "refused: does nothing");
+}
+
+TEST(Run, OperandsThatARungCannotUseAreRefused) {
+    EXPECT_EQ(failure(Behaviour::cannot_use_layout, problem()), "");
+    EXPECT_EQ(failure(Behaviour::cannot_use_layout, problem(), Layout::strided), "");
+    EXPECT_CONTAINS(failure(Behaviour::cannot_use_layout, problem(), Layout::misaligned), "first element of Q is 1 ");
+}
+
+TEST(Run, ReportOfTheMachineIsAFault) {
+    const ladder::Rung rung = fakes::rung("a", Behaviour::breaks_rule);
+    const verify::Case the_case(problem());
+    const verify::Result result = verify::Run(rung, the_case).verify();
+    EXPECT_EQ(result.fault, "Kernel fake read shared memory that nobody wrote.");
+    EXPECT_FALSE(result.verified());
+}
+
+TEST(Run, MemoryIsCountedInStorageTypes) {
+    // Q and O: 2 * 6 * 17 * 16 elements of 2 bytes, L: 2 * 6 * 17 of 4, K and V: 2 * 2 * 23 * 16 of 2.
+    const double expected = 2 * 2 * 3264 + 4 * 204 + 2 * 2 * 1472;
+    EXPECT_EQ(verify::device_bytes(fakes::rung("a", Behaviour::right), problem()), expected);
+    gpu::Device device{"small", false, 9, 0, 1, 0, static_cast<std::size_t>(expected)};
+    EXPECT_FALSE(verify::too_large(fakes::rung("a", Behaviour::right), problem(), device));
+    device.free_bytes -= 1;
+    EXPECT_CONTAINS(*verify::too_large(fakes::rung("a", Behaviour::right), problem(), device), "19.30 KiB");
+}
+
+// So large that rows are sampled: a backward has to be judged by rows of O and L that were computed.
+TEST(Run, SlowLargeBackwardIsFedWhereItIsCompared) {
+    Problem p = problem(40000, 40000);
+    p.B = 1, p.Hq = 8, p.window_left = 3, p.window_right = 0;
+    const verify::Case the_case(p);
+    const auto computed = [&](int h, int i) { return *the_case.L().row(0, h, i) < 1e29f; };
+    int rows = 0;
+    for (const auto& [b, h, sampled] : verify::sample_queries(p, {})) {
+        for (int i : sampled) EXPECT_TRUE(computed(h, i)) << h << ' ' << i;
+    }
+    for (const auto& [b, h_kv, sampled] : verify::sample_keys(p, {})) {
+        for (int h = h_kv * 4; h < h_kv * 4 + 4; ++h) {
+            for (int i = 0; i < p.Nq; ++i) rows += computed(h, i);
+        }
+    }
+    EXPECT_GE(rows, 4 * p.Nq);
+}
+
+TEST(Registry, TakesEachRungOnce) {
+    ladder::Registry registry;
+    registry.add(fakes::rung("a", Behaviour::right));
+    registry.add(fakes::rung("a", Behaviour::right, Pass::backward));
+    EXPECT_THROW(registry.add(fakes::rung("a", Behaviour::wrong)), std::logic_error);
+    EXPECT_EQ(registry.rungs().size(), 2u);
+}
+
+}  // namespace
