@@ -11,7 +11,7 @@ using ladder::Operands;
 
 std::optional<std::string> refuses_c(const Problem& problem) {
     if (problem.d > c::max_d) {
-        return "keeps a query's u in one warp's registers: d is at most " + std::to_string(c::max_d) + ", not " +
+        return "keeps a query's u in one warp's registers and takes d up to " + std::to_string(c::max_d) + ", not " +
                std::to_string(problem.d);
     }
     if (problem.dropout > 0) return "has no dropout";

@@ -14,8 +14,8 @@ using gpu::Traffic;
 using ladder::Operands;
 
 std::optional<std::string> refuses_b(const Problem& problem) {
-    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores: fp16 or bf16, not fp32";
-    if (problem.d != 64 && problem.d != 128) return "d is 64 or 128, not " + std::to_string(problem.d);
+    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
+    if (problem.d != 64 && problem.d != 128) return "takes d = 64 or 128, not " + std::to_string(problem.d);
     if (problem.dropout > 0) return "has no dropout";
     return std::nullopt;
 }
@@ -52,6 +52,7 @@ std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
 }
 
 void launch_b(const Problem& problem, Operands& operands) {
+    ladder::require_16_byte_rows(operands, problem.type);
     with_type_and_d(problem, [&]<class T, int d>() {
         gpu::launch({"stage02::b::forward", std::int64_t(problem.B) * problem.Hq, b::threads, sizeof(b::Shared<T, d>)},
                     b::forward<T, d>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
@@ -130,6 +131,7 @@ std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
 
 void launch_backward(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
+    ladder::require_16_byte_rows(operands, problem.type);
     with_type_and_d(problem, [&]<class T, int d>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[1], 1),

@@ -39,12 +39,15 @@ json problem_json(const Report& report) {
 }
 
 json bytes_json(const std::vector<gpu::Traffic>& bytes, Source source) {
+    const auto if_counted = [&](std::uint64_t count) {
+        return source == Source::counted ? json(count) : json(nullptr);
+    };
     json tensors = json::object();
     for (const gpu::Traffic& traffic : bytes) {
         tensors[traffic.tensor] = {{"requested_read", traffic.requested_read},
                                    {"requested_written", traffic.requested_written},
-                                   {"distinct_read", traffic.distinct_read},
-                                   {"distinct_written", traffic.distinct_written}};
+                                   {"distinct_read", if_counted(traffic.distinct_read)},
+                                   {"distinct_written", if_counted(traffic.distinct_written)}};
     }
     return {{"source", name(source)}, {"tensors", tensors}};
 }

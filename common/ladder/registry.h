@@ -69,7 +69,8 @@ struct Rung {
     int row_alignment = 1;       // bytes; an operand whose rows start elsewhere is refused before the launch
     std::string kernel_pattern;  // regular expression of its kernels' demangled names, for the resource report
 
-    /// Why this rung does not do this problem, in words; nullopt if it does. Called after attention::validate.
+    /// Why this rung does not do this problem, in words that follow "it": "has no dropout"; nullopt if it does. Called after
+    /// attention::validate.
     std::function<std::optional<std::string>(const attention::Problem&)> refuses;
     std::function<std::vector<Workspace>(const attention::Problem&)> workspaces;
     /// Enqueues the kernels. The problem is valid, not refused, and Operands are complete.

@@ -46,6 +46,7 @@ struct Report {
     int repetitions = 0;  // of a timed rung; 0: nothing was timed
     std::vector<Row> rows;
 
+    /// Where bytes and exponentials come from. Models know requested bytes only: distinct ones are then unknown.
     Source source() const { return emulated ? Source::counted : Source::modelled; }
 };
 

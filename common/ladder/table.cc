@@ -70,10 +70,10 @@ std::string ratio_text(const Report& report, std::size_t n) {
     const Row* before = row_before(report, n);
     if (before == nullptr || row.status != Status::verified) return "-";
     if (!report.emulated) {
-        return row.time_ms && before->time_ms ? format("%.2fx", *before->time_ms / *row.time_ms) : "-";
+        return row.time_ms && before->time_ms ? format("%.3gx", *before->time_ms / *row.time_ms) : "-";
     }
     if (!row.bytes || !before->bytes || requested(*before->bytes) == 0.0) return "-";
-    return format("%.2fx", requested(*row.bytes) / requested(*before->bytes));
+    return format("%.3gx", requested(*row.bytes) / requested(*before->bytes));
 }
 
 template <class Text>
@@ -98,7 +98,7 @@ std::vector<Column> columns(const Report& report) {
                                                                          : "SKIPPED"};
         for (const char* tensor : outputs) cells.push_back(error_text(row, tensor));
         cells.push_back(row.bytes ? bytes_text(requested(*row.bytes)) : "-");
-        cells.push_back(row.bytes ? bytes_text(distinct(*row.bytes)) : "-");
+        cells.push_back(row.bytes && report.emulated ? bytes_text(distinct(*row.bytes)) : "-");
         cells.push_back(or_dash(row.flops, count_text));
         cells.push_back(or_dash(row.exponentials, count_text));
         if (!report.emulated) {
@@ -130,20 +130,21 @@ void print_notes(const Report& report, std::ostream& out) {
         out << "O, L, dQ, dK, dV  error against the double-precision reference over what is allowed: right up to 1.\n";
     }
     if (any([](const Row& row) { return row.bytes.has_value(); })) {
-        out << "requested         bytes of global memory asked for, read and written, all tensors and workspaces;\n"
-            << "distinct          different bytes among them; both "
-            << (report.emulated ? "counted by the emulator.\n" : "modelled by the rung's own formula, not measured.\n");
+        out << "requested         bytes of global memory asked for, read and written, all tensors and workspaces: "
+            << (report.emulated ? "counted by the emulator.\n" : "the rung's own formula, not measured.\n")
+            << "distinct          different bytes among them: "
+            << (report.emulated ? "counted by the emulator.\n" : "not known on a GPU.\n");
     }
     if (any([](const Row& row) { return row.flops.has_value(); })) {
         out << "FLOPs             of the matrix products over visible (query, key) pairs: a formula, the same for "
                "all.\n"
             << "exps              exponentials, "
-            << (report.emulated ? "counted by the emulator.\n" : "modelled by the rung's own formula, not measured.\n");
+            << (report.emulated ? "counted by the emulator.\n" : "the rung's own formula, not measured.\n");
     }
-    if (report.emulated) {
+    if (report.emulated && any([](const Row& row) { return row.bytes.has_value(); })) {
         out << "bytes/before      requested bytes over those of the verified row above of the same pass.\n"
             << "Emulated: the kernels ran in software. There are no times, and nothing here is a statement on speed.\n";
-    } else if (report.repetitions > 0) {
+    } else if (any([](const Row& row) { return row.time_ms.has_value(); })) {
         out << "ms                median of " << report.repetitions
             << " repetitions by CUDA events after warm-up, on the same operands (L2 warm as far as they fit).\n"
             << "ceiling           part of the ceiling measured in this run; -: none was measured.\n"

@@ -4,7 +4,8 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -53,6 +54,8 @@ double elements(const HostTensor& tensor, DataType type, Layout layout, bool sha
             return rows * tensor.d;
         case Layout::misaligned:
             return rows * tensor.d + 1;
+        case Layout::odd_rows:
+            return rows * (tensor.d + 1);
         case Layout::strided:
         case Layout::reversed:
             return (rows + 1) * padded(tensor, type);
@@ -62,7 +65,7 @@ double elements(const HostTensor& tensor, DataType type, Layout layout, bool sha
 
 // Where element (0, 0, 0, 0) is, and the strides.
 ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bool shared) {
-    const std::int64_t H = tensor.H, N = tensor.N, d = tensor.d;
+    const std::int64_t H = tensor.H, N = tensor.N;
     const bool packed = !tensor.cu.empty();
     ladder::Operand operand;
     operand.columns = tensor.d;
@@ -79,10 +82,11 @@ ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bo
         return operand;
     }
     const std::int64_t heads = stored_heads(tensor, layout, shared);
+    const std::int64_t row = layout == Layout::odd_rows ? tensor.d + 1 : tensor.d;
     operand.first = layout == Layout::misaligned ? 1 : 0;
-    operand.row_stride = packed ? heads * d : d;
-    operand.head_stride = packed ? d : N * d;
-    operand.batch_stride = packed ? 0 : heads * N * d;
+    operand.row_stride = packed ? heads * row : row;
+    operand.head_stride = packed ? row : N * row;
+    operand.batch_stride = packed ? 0 : heads * N * row;
     if (heads < H) operand.head_stride = 0;
     return operand;
 }
@@ -116,9 +120,40 @@ void in_parallel(int count, Work work) {
     for (std::thread& thread : threads) thread.join();
 }
 
+// L of a query that is not compared: so large that its weights, and all that it adds to gradients, are 0.
+constexpr float no_weight = 1e30f;
+
+// Rows of O and L that a backward needs to be right where it is compared: all of them while that is affordable.
+std::vector<HeadRows> rows_to_feed(const Problem& problem) {
+    constexpr double affordable = 1e11;  // multiply-adds of S: seconds
+    const double cost = rows_of_head(query_shape(problem)) * problem.Hq * problem.Nk * problem.d;
+    std::map<std::pair<int, int>, std::set<int>> needed;
+    const auto need_all = [&](int b, int h) {
+        for (int i = 0; i < problem.queries(b); ++i) needed[{b, h}].insert(i);
+    };
+    if (cost <= affordable) {
+        for (int b = 0; b < problem.B; ++b) {
+            for (int h = 0; h < problem.Hq; ++h) need_all(b, h);
+        }
+    } else {
+        for (const auto& [b, h, rows] : sample_queries(problem, {})) needed[{b, h}].insert(rows.begin(), rows.end());
+        for (const auto& [b, h_kv, rows] : sample_keys(problem, {})) {
+            for (int h = h_kv * problem.group(); h < (h_kv + 1) * problem.group(); ++h) need_all(b, h);
+        }
+    }
+    std::vector<HeadRows> heads;
+    for (const auto& [head, rows] : needed) heads.push_back({head.first, head.second, {rows.begin(), rows.end()}});
+    return heads;
+}
+
 // Every key/value head becomes a copy of head 0, as they are where one memory serves all.
 void share_heads(HostTensor& tensor) {
     for_each_row(tensor, [&](int b, int h, int i) { std::copy_n(tensor.row(b, 0, i), tensor.d, tensor.row(b, h, i)); });
+}
+
+attention::Inputs drawn_inputs(const Problem& problem, const Setup& setup) {
+    attention::validate(problem);
+    return attention::make_inputs(problem, setup.law, setup.seed);
 }
 
 // An operand of a pass: its name, shape and type, and whether the rung writes it.
@@ -190,20 +225,21 @@ const char* name(Layout layout) {
             return "shared key/value heads";
         case Layout::misaligned:
             return "misaligned";
+        case Layout::odd_rows:
+            return "odd rows";
     }
     return "";
 }
 
-// Case
-// -----------------------------------------------------------------------------------------------------------------
+// Case --------------------------------------------------------------------------------------------------------------
 
-Case::Case(Problem problem, Setup setup) : problem_(std::move(problem)), setup_(setup) {
+Case::Case(Problem problem, Setup setup) : Case(problem, drawn_inputs(problem, setup), setup) {}
+
+Case::Case(Problem problem, attention::Inputs inputs, Setup setup)
+    : problem_(std::move(problem)), setup_(std::move(setup)), inputs_(std::move(inputs)) {
     attention::validate(problem_);
-    inputs_ = attention::make_inputs(problem_, setup_.law, setup_.seed);
-    if (setup_.layout == Layout::shared_kv) {
-        share_heads(inputs_.K);
-        share_heads(inputs_.V);
-    }
+    if (setup_.layout_of("K") == Layout::shared_kv) share_heads(inputs_.K);
+    if (setup_.layout_of("V") == Layout::shared_kv) share_heads(inputs_.V);
 }
 
 const HostTensor& Case::O() const {
@@ -217,24 +253,23 @@ const HostTensor& Case::L() const {
 }
 
 void Case::compute_forward() const {
-    O_ = attention::query_tensor(problem_);
-    L_ = attention::row_tensor(problem_);
-    in_parallel(problem_.B * problem_.Hq, [&](int head) {
-        const int b = head / problem_.Hq, h = head % problem_.Hq;
-        std::vector<int> rows(problem_.queries(b));
-        std::iota(rows.begin(), rows.end(), 0);
+    O_ = attention::query_tensor(problem_, 0.0f);
+    L_ = attention::row_tensor(problem_, no_weight);
+    const std::vector<HeadRows> heads = rows_to_feed(problem_);
+    in_parallel(static_cast<int>(heads.size()), [&](int n) {
+        const auto& [b, h, rows] = heads[n];
         const reference::Forward exact = reference::forward(problem_, inputs_, b, h, rows);
-        for (int i : rows) {
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+            float* const O = O_->row(b, h, rows[r]);
             for (int c = 0; c < problem_.d; ++c) {
-                O_->row(b, h, i)[c] = attention::round_to(problem_.type, static_cast<float>(exact.O.row(i)[c]));
+                O[c] = attention::round_to(problem_.type, static_cast<float>(exact.O.row(static_cast<int>(r))[c]));
             }
-            *L_->row(b, h, i) = static_cast<float>(exact.L[i]);
+            *L_->row(b, h, rows[r]) = static_cast<float>(exact.L[r]);
         }
     });
 }
 
-// Memory
-// ---------------------------------------------------------------------------------------------------------------
+// Memory ------------------------------------------------------------------------------------------------------------
 
 double device_bytes(const ladder::Rung& rung, const Problem& problem, Layout layout) {
     double bytes = problem.packed() ? 2.0 * sizeof(int) * (problem.B + 1) : 0.0;
@@ -254,13 +289,12 @@ std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& pr
         needed += sizeof(float) * 2.0 * (queries + keys) * problem.d;
     }
     if (needed <= static_cast<double>(device.free_bytes)) return std::nullopt;
-    return rung.title() + ", " + ladder::name(rung.pass) + ", needs " + in_units(needed) + " of memory for " +
-           attention::describe(problem) + ", and " + in_units(static_cast<double>(device.free_bytes)) +
-           (device.emulated ? " are free." : " are free on " + device.name + ".");
+    return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " +
+           in_units(static_cast<double>(device.free_bytes)) + " are free" +
+           (device.emulated ? "" : " on " + device.name);
 }
 
-// Result
-// ---------------------------------------------------------------------------------------------------------------
+// Result ------------------------------------------------------------------------------------------------------------
 
 bool Result::verified() const {
     return !refused && !fault && !checks.empty() &&
@@ -280,8 +314,7 @@ std::string Result::reason() const {
     return checks.empty() ? "Nothing was compared." : text;
 }
 
-// Run
-// ------------------------------------------------------------------------------------------------------------------
+// Run ---------------------------------------------------------------------------------------------------------------
 
 struct Run::Placed {
     std::string name;
@@ -324,11 +357,11 @@ Run::~Run() = default;
 
 void Run::allocate() {
     const Problem& problem = case_.problem();
-    const Layout layout = case_.setup().layout;
     operands_ = {};
     placed_.clear();
     lengths_.clear();
     for (const Wanted& w : wanted(problem, rung_.pass)) {
+        const Layout layout = case_.setup().layout_of(w.name);
         const std::size_t bytes =
             static_cast<std::size_t>(elements(w.shape, w.type, layout, w.is_key_or_value)) * attention::bytes(w.type);
         Placed& placed = placed_.emplace_back(Placed{w.name, w.shape, w.type, w.output,
@@ -444,10 +477,12 @@ void Run::launch() { rung_.launch(case_.problem(), operands_); }
 std::string failure(const ladder::Rung& rung, const Case& the_case) {
     const Result result = Run(rung, the_case).verify();
     if (result.verified()) return "";
-    const Layout layout = the_case.setup().layout;
+    const Setup& setup = the_case.setup();
     return "Stage " + rung.stage + ", rung " + rung.letter + " " + rung.name + ", " + ladder::name(rung.pass) +
            ", on " + attention::describe(the_case.problem()) +
-           (layout == Layout::dense ? "" : std::string(" (") + name(layout) + ")") +
+           (setup.layout == Layout::dense
+                ? ""
+                : " (" + setup.only + (setup.only.empty() ? "" : " ") + name(setup.layout) + ")") +
            (result.refused ? ", refused: " : ": ") + result.reason();
 }
 

@@ -23,6 +23,7 @@ enum class Layout {
     reversed,    // like strided, with the rows from the last to the first: negative batch and row strides
     shared_kv,   // dense; all key/value heads of K, and of V, are one: their head stride is 0
     misaligned,  // dense, one element after an aligned address
+    odd_rows,    // dense with one element of gap after each row
 };
 const char* name(Layout layout);
 
@@ -30,6 +31,11 @@ struct Setup {
     attention::InputLaw law = attention::InputLaw::normal;
     std::uint64_t seed = 1;
     Layout layout = Layout::dense;
+    std::string only = {};  // the one operand that lies so ("K"), all others being dense; empty: all of them
+
+    Layout layout_of(const std::string& operand) const {
+        return only.empty() || only == operand ? layout : Layout::dense;
+    }
 };
 
 /// A problem with its inputs, shared by the rungs that are run on it.
@@ -37,12 +43,15 @@ class Case {
   public:
     /// Throws attention::InvalidProblem.
     explicit Case(attention::Problem problem, Setup setup = {});
+    /// With inputs of one's own, of the problem's shapes and representable in its type; setup.law and seed are ignored.
+    Case(attention::Problem problem, attention::Inputs inputs, Setup setup = {});
 
     const attention::Problem& problem() const { return problem_; }
     const Setup& setup() const { return setup_; }
     const attention::Inputs& inputs() const { return inputs_; }
-    /// O and L of a perfect forward, rounded to their storage types. Computed when first asked for: 4 Nq Nk d
-    /// floating-point operations a head in double precision, on all cores.
+    /// O and L of a perfect forward, rounded to their storage types; computed when first asked for, in seconds. Beyond
+    /// 1e11 multiply-adds of S only the rows that matter to what is compared; the others have O = 0 and an L so large
+    /// that they add nothing to any gradient.
     const attention::HostTensor& O() const;
     const attention::HostTensor& L() const;
 
@@ -70,9 +79,8 @@ struct Result {
 /// absurd.
 double device_bytes(const ladder::Rung& rung, const attention::Problem& problem, Layout layout = Layout::dense);
 
-/// All memory that a run takes where device memory is short of it: device_bytes, and on the emulator, whose device
-/// memory is the host's, the operands on the host too. Says so in a sentence with the bytes needed and present; nullopt
-/// if it fits.
+/// Whether there is too little memory for device_bytes and, on the emulator, whose device memory is the host's, for the
+/// operands on the host too: then the bytes needed and present, in words that follow "it"; else nullopt.
 std::optional<std::string> too_large(const ladder::Rung& rung, const attention::Problem& problem,
                                      const gpu::Device& device);
 
@@ -85,13 +93,14 @@ class Run {
     Result verify();
     /// Enqueues the rung once more on the same operands, after verify() has passed: for timing.
     void launch();
+    /// After verify(), unless it refused: an operand of the pass as it is in device memory now ("O", "L", "dQ", ...).
+    attention::HostTensor output(const std::string& name) const;
 
   private:
     struct Placed;  // an operand in device memory
     void allocate();
     std::optional<std::string> broken_rule() const;
     std::vector<Check> compare() const;
-    attention::HostTensor output(const std::string& name) const;
 
     const ladder::Rung& rung_;
     const Case& case_;

@@ -136,9 +136,9 @@ void launch(const Problem& problem, Operands& operands, ladder::Pass pass, Behav
 }
 
 std::optional<std::string> refuses(const Problem& problem, Behaviour behaviour) {
-    if (behaviour == Behaviour::refuses) return "It refuses everything.";
+    if (behaviour == Behaviour::refuses) return "does nothing";
     if (behaviour == Behaviour::refuses_small_d && problem.d < 64) {
-        return "d = " + std::to_string(problem.d) + "; it takes 64 or more.";
+        return "takes a d of 64 or more, not " + std::to_string(problem.d);
     }
     return std::nullopt;
 }

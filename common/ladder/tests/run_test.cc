@@ -87,9 +87,9 @@ TEST(Run, RefusalIsTold) {
     const ladder::Rung rung = fakes::rung("a", Behaviour::refuses);
     const verify::Case the_case(problem());
     const verify::Result result = verify::Run(rung, the_case).verify();
-    EXPECT_EQ(result.refused, "It refuses everything.");
+    EXPECT_EQ(result.refused, "does nothing");
     EXPECT_FALSE(result.verified());
-    EXPECT_CONTAINS(verify::failure(rung, the_case), "refused: It refuses everything.");
+    EXPECT_CONTAINS(verify::failure(rung, the_case), "refused: does nothing");
 }
 
 TEST(Run, OperandsThatARungCannotUseAreRefused) {
@@ -114,6 +114,24 @@ TEST(Run, MemoryIsCountedInStorageTypes) {
     EXPECT_FALSE(verify::too_large(fakes::rung("a", Behaviour::right), problem(), device));
     device.free_bytes -= 1;
     EXPECT_CONTAINS(*verify::too_large(fakes::rung("a", Behaviour::right), problem(), device), "19.30 KiB");
+}
+
+// So large that rows are sampled: a backward has to be judged by rows of O and L that were computed.
+TEST(Run, SlowLargeBackwardIsFedWhereItIsCompared) {
+    Problem p = problem(40000, 40000);
+    p.B = 1, p.Hq = 8, p.window_left = 3, p.window_right = 0;
+    const verify::Case the_case(p);
+    const auto computed = [&](int h, int i) { return *the_case.L().row(0, h, i) < 1e29f; };
+    int rows = 0;
+    for (const auto& [b, h, sampled] : verify::sample_queries(p, {})) {
+        for (int i : sampled) EXPECT_TRUE(computed(h, i)) << h << ' ' << i;
+    }
+    for (const auto& [b, h_kv, sampled] : verify::sample_keys(p, {})) {
+        for (int h = h_kv * 4; h < h_kv * 4 + 4; ++h) {
+            for (int i = 0; i < p.Nq; ++i) rows += computed(h, i);
+        }
+    }
+    EXPECT_GE(rows, 4 * p.Nq);
 }
 
 TEST(Registry, TakesEachRungOnce) {
