@@ -113,18 +113,35 @@ void Fiber::start(void (*entry)(void*), void* argument) {
     __asan_unpoison_memory_region(stack_, stack_bytes);
 #endif
 #if GPU_TSAN
-    if (!finished_ && tsan_fiber_ != nullptr) {  // abandoned: its call stack there is stale
-        __tsan_destroy_fiber(tsan_fiber_);
-        tsan_fiber_ = nullptr;
-    }
     if (tsan_fiber_ == nullptr) tsan_fiber_ = __tsan_create_fiber(0);
 #endif
     finished_ = false;
 }
 
+void Fiber::abandon() {
+#if GPU_TSAN
+    if (!finished_) {
+        void* const self = __tsan_get_current_fiber();
+        __tsan_switch_to_fiber(tsan_fiber_, 1);
+        __tsan_switch_to_fiber(self, 0);  // 0: what the fiber did is now known here
+        __tsan_destroy_fiber(tsan_fiber_);
+        tsan_fiber_ = nullptr;
+    }
+#endif
+    finished_ = true;
+}
+
 void Fiber::resume() { Jump::to_fiber(this); }
 
-void Fiber::suspend() { Jump::to_scheduler(running, false); }
+void Fiber::suspend() {
+#if GPU_TSAN
+    __tsan_ignore_thread_end();  // of the caller: a fiber that is abandoned must not end ignoring
+#endif
+    Jump::to_scheduler(running, false);
+#if GPU_TSAN
+    __tsan_ignore_thread_begin();
+#endif
+}
 
 void set_sticky_float_flags() {
 #if defined(__x86_64__)

@@ -13,12 +13,14 @@ class Fiber {
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    /// The next resume() calls entry(argument). A fiber that was left in the middle of something is abandoned: its
-    /// stack starts afresh, destructors of what lay on it never run.
+    /// The next resume() calls entry(argument).
     void start(void (*entry)(void*), void* argument);
+    /// Gives up a fiber that is somewhere in the middle: destructors of what lies on its stack never run.
+    void abandon();
     /// Runs the fiber until it suspends itself or its entry returns. Called by the scheduler only.
     void resume();
-    /// Back to the scheduler; returns when the scheduler resumes this fiber. Called on a fiber only.
+    /// Back to the scheduler; returns when the scheduler resumes this fiber. Called on a fiber only, under
+    /// tsan::Ignore.
     static void suspend();
 
     /// The race detector's fiber of this one; null without ThreadSanitizer.

@@ -83,10 +83,12 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         failure_.clear();
         residents_.clear();
         run_residents(shape.ctas);
+        for (Cta* cta : residents_)  // there are some only after a failure
+            for (int i = 0; i < cta->thread_count; ++i) cta->threads[i]->fiber.abandon();
         residents_.clear();
+        tsan::acquire(exit_token_);
         if (!failure_.empty()) throw gpu::Error(std::exchange(failure_, {}));
     }
-    tsan::acquire(exit_token_);
 }
 
 void Machine::run_residents(std::int64_t ctas) {
@@ -134,7 +136,6 @@ void Machine::thread_entry(void* argument) {
     tsan::acquire(machine.launch_token_);
     try {
         machine.body_(machine.arguments_);
-        tsan::release(machine.exit_token_);
         tsan::Ignore ignore;
         machine.thread_exits(thread);
     } catch (const Reported&) {
@@ -142,6 +143,7 @@ void Machine::thread_entry(void* argument) {
         machine.fail(std::string("the kernel threw an exception: ") + error.what() + "\n  " + text(thread) +
                      machine.footer(thread.cta));
     }
+    tsan::release(machine.exit_token_);
 }
 
 void Machine::thread_exits(Thread& thread) {

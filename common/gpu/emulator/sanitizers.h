@@ -34,8 +34,8 @@ void __tsan_read_range(void* address, unsigned long bytes);
 void __tsan_write_range(void* address, unsigned long bytes);
 int __tsan_atomic32_load(const volatile int* address, int order);
 void __tsan_atomic32_store(volatile int* address, int value, int order);
-void AnnotateIgnoreReadsAndWritesBegin(const char* file, int line);
-void AnnotateIgnoreReadsAndWritesEnd(const char* file, int line);
+void __tsan_ignore_thread_begin();
+void __tsan_ignore_thread_end();
 }
 #endif
 
@@ -51,8 +51,8 @@ inline void release(Token& token) { __tsan_release(&token); }
 
 /// While it lives, what the running fiber reads and writes is the machine's own business.
 struct Ignore {
-    Ignore() { AnnotateIgnoreReadsAndWritesBegin(__FILE__, __LINE__); }
-    ~Ignore() { AnnotateIgnoreReadsAndWritesEnd(__FILE__, __LINE__); }
+    Ignore() { __tsan_ignore_thread_begin(); }
+    ~Ignore() { __tsan_ignore_thread_end(); }
     Ignore(const Ignore&) = delete;
 };
 

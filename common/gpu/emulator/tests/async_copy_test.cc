@@ -177,7 +177,7 @@ void overwrite_source(gpu::Matrix<const float> source, gpu::Matrix<float> same, 
     *sink = shared.slot[0](0, 0);
 }
 
-TEST(AsyncCopy, ReadsItsSourceEarlyOrLateTiny) {
+TEST(AsyncCopy, ReadsItsSourceEarlyOrLate) {
     for (const auto& [schedule, expected] :
          std::vector<std::pair<Schedule, float>>{{Schedule::async_earliest, 1.0f}, {Schedule::async_latest, -1.0f}}) {
         Source source;

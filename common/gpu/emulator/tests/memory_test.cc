@@ -144,6 +144,7 @@ TEST(GlobalMemory, MisalignedTiny) {
 void copy_rows(gpu::Matrix<const float> from, gpu::Matrix<float> to, int times) {
     for (int i = 0; i < times; ++i)
         for (int row = 0; row < from.rows; ++row) to(row, threadIdx.x) = from(row, threadIdx.x);
+    gpu::bar_sync();
     if (threadIdx.x == 0) to.store<2>(0, 0, from.load2(0, 0));
 }
 
@@ -240,15 +241,15 @@ void vector_access(float* sink) {
     auto& shared = gpu::shared_memory<Tile>();
     shared.tile.store<4>(1, 4 * threadIdx.x, {{1, 2, 3, 4}});
     const auto v = shared.tile.load4(1, 4 * threadIdx.x);
-    *sink = v[0] + v[3];
+    sink[threadIdx.x] = v[0] + v[3];
 }
 void vector_misaligned() { gpu::shared_memory<Tile>().tile.store<4>(1, 2, {{1, 2, 3, 4}}); }
 
 TEST(SharedMemory, VectorsTiny) {
-    float sink;
+    float sink[8];
     gpu::reset_counters();
-    EXPECT_EQ(report_of(1, 8, sizeof(Tile), vector_access, &sink), "");
-    EXPECT_EQ(sink, 5);
+    EXPECT_EQ(report_of(1, 8, sizeof(Tile), vector_access, sink), "");
+    EXPECT_EQ(sink[7], 5);
     EXPECT_EQ(gpu::counters()->shared_read, 128u);
     EXPECT_EQ(gpu::counters()->shared_written, 128u);
     EXPECT_THAT(report_of(1, 1, sizeof(Tile), vector_misaligned), HasSubstr("not a multiple of 16"));
