@@ -127,13 +127,18 @@ def verdict(finished):
     return found["kind"], schedule, found["report"].splitlines()[0]
 
 
+def without_folders(text):
+    """The text with kernel files named from the repository's root."""
+    return re.sub(r"/[^ ]*/(\d\d_\w+/\w+\.cuh)", r"\1", text)
+
+
 def judge(build, tsan, mutant):
     """The verdict on one mutant; None if nobody notices."""
     try:
         found = verdict(build.compile_and_run(mutant))
         if found is None and tsan is not None:
             found = verdict(tsan.compile_and_run(mutant))
-        return found
+        return found and tuple(without_folders(text) for text in found)
     except subprocess.TimeoutExpired:
         return "hang", "", f"no end after {TIMEOUT} s"
     except subprocess.CalledProcessError as error:
@@ -161,15 +166,12 @@ def row(mutant, found):
     return f"| {kernel_namespace(mutant.source)} | {file} | {mutant.line} | {mutant.what} | {kind} | {schedule} | {report} |\n"
 
 
-def intact_reports(build, files, seeds):
+def intact_reports(pool, build, files, seeds):
     """What the kernels as they are give rise to: a list of sentences, empty if all is well."""
-    reports = []
-    for file in files:
-        arguments = [kernel_namespace(file.read_text())] + (["--seeds", str(seeds)] if seeds else [])
-        finished = build.run(build.link["driver"], *arguments)
-        if finished.returncode != 0:
-            reports.append(f"{file.relative_to(ROOT)} as it is: {verdict(finished)}")
-    return reports
+    options = ["--seeds", str(seeds)] if seeds else []
+    runs = pool.map(lambda file: build.run(build.link["driver"], kernel_namespace(file.read_text()), *options), files)
+    return [f"{file.relative_to(ROOT)} as it is: {verdict(finished)}"
+            for file, finished in zip(files, runs) if finished.returncode != 0]
 
 
 def main():
@@ -184,17 +186,16 @@ def main():
 
     build = Build(arguments.build)
     tsan = Build(arguments.tsan_build) if arguments.tsan_build else None
-    files = sorted(ROOT.glob(arguments.files))
+    files = [file for file in sorted(ROOT.glob(arguments.files)) if mutants(file)]
     if not files:
-        sys.exit(f"No kernel file matches {arguments.files}.")
-    failures = intact_reports(build, files, arguments.seeds)
-    if arguments.seeds:
-        print("\n".join(failures) or f"{len(files)} kernel files: no report under {arguments.seeds} seeds")
-        return bool(failures)
-
+        sys.exit(f"No kernel file that matches {arguments.files} has anything to delete.")
     work = [mutant for file in files for mutant in mutants(file)]
     table = HEADER
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        failures = intact_reports(pool, build, files, arguments.seeds)
+        if arguments.seeds:
+            print("\n".join(failures) or f"{len(files)} kernel files: no report under {arguments.seeds} seeds")
+            return bool(failures)
         for mutant, found in zip(work, pool.map(lambda mutant: judge(build, tsan, mutant), work)):
             print(row(mutant, found), end="", flush=True)
             table += row(mutant, found)

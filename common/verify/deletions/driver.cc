@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     std::string kernels;
     int seeds = 0;
     app.add_option("kernels", kernels, "Namespace of the rung's kernels, e.g. stage02::b")->required();
-    app.add_option("--seeds", seeds, "Run under this many random seeds in place of the standard schedules");
+    app.add_option("--seeds", seeds, "In place of the standard schedules: this many random seeds, the problems taking turns");
     CLI11_PARSE(app, argc, argv);
 
     ladder::Registry registry;
@@ -75,7 +75,9 @@ int main(int argc, char** argv) {
             if (!rung.refuses(problem)) cases.emplace_back(problem);
         for (const emulator::Options& options : schedules) {
             emulator::set_options(options);
-            for (const verify::Case& the_case : cases) {
+            for (std::size_t n = 0; n < cases.size(); ++n) {
+                if (seeds > 0 && options.seed % cases.size() != n) continue;
+                const verify::Case& the_case = cases[n];
                 // On stderr, so that a race that ThreadSanitizer reports there can be placed.
                 std::cerr << "schedule " << emulator::name(options.schedule) << ", seed " << options.seed << std::endl;
                 const verify::Result result = verify::Run(rung, the_case).verify();
