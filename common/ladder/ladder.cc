@@ -1,6 +1,8 @@
 #include "common/ladder/ladder.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -59,20 +61,33 @@ std::vector<const Rung*> select(const Registry& registry, const Arguments& argum
     return selected;
 }
 
-/// Everything that can be refused before anything runs. A rung that was not asked for by name is skipped later instead,
-/// unless it is memory that is short.
-void refuse_early(const std::vector<const Rung*>& rungs, const Arguments& arguments,
-                  const std::optional<gpu::Device>& device) {
-    for (const Rung* rung : rungs) {
-        const std::optional<std::string> reason = rung->refuses ? rung->refuses(arguments.problem) : std::nullopt;
-        if (reason && contains(arguments.rungs, rung->stage + rung->letter)) {
-            throw BadArgument("--rungs " + rung->stage + rung->letter + ": " + rung->title() + ", " + name(rung->pass) +
-                              ", does not do " + attention::describe(arguments.problem) + ": it " + *reason + ".");
-        }
-        if (!reason && device) {
-            if (auto sentence = verify::too_large(*rung, arguments.problem, *device)) throw BadArgument(*sentence);
-        }
+// Why a rung cannot run on the problem here; nullopt if it can.
+std::optional<std::string> why_not(const Rung& rung, const attention::Problem& problem, const gpu::Device& device) {
+    if (rung.refuses) {
+        if (auto reason = rung.refuses(problem)) return reason;
     }
+    return verify::too_large(rung, problem, device);
+}
+
+// Everything that can be refused before anything runs: what a rung that was asked for by name cannot do, and a problem
+// for which no rung finds enough memory. Another rung that cannot run is skipped.
+void refuse_early(const std::vector<const Rung*>& rungs, const Arguments& arguments, const gpu::Device& device) {
+    std::optional<std::string> too_large;
+    bool some_can_run = false;
+    for (const Rung* rung : rungs) {
+        const std::optional<std::string> refused = rung->refuses ? rung->refuses(arguments.problem) : std::nullopt;
+        const bool asked_for = contains(arguments.rungs, rung->stage + rung->letter);
+        if (refused && asked_for) {
+            throw BadArgument("--rungs " + rung->stage + rung->letter + ": " + rung->title() + ", " + name(rung->pass) +
+                              ", does not do " + attention::describe(arguments.problem) + ": it " + *refused + ".");
+        }
+        if (refused) continue;
+        const std::optional<std::string> sentence = verify::too_large(*rung, arguments.problem, device);
+        if (sentence) too_large = rung->title() + ", " + name(rung->pass) + ", " + *sentence + ".";
+        if (sentence && asked_for) throw BadArgument(*too_large);
+        some_can_run = some_can_run || !sentence;
+    }
+    if (too_large && !some_can_run) throw BadArgument(*too_large);
 }
 
 // Median milliseconds of one launch; nullopt where there is no clock to measure.
@@ -133,8 +148,8 @@ Row run_rung(const Rung& rung, const verify::Case& the_case, bool time, bool emu
 }
 
 int run_selected(const Registry& registry, const Build& build, const Arguments& arguments,
-                 const std::optional<gpu::Device>& device, const std::string& no_device, std::ostream& out,
-                 std::ostream& err) {
+                 const std::optional<gpu::Device>& device, const std::optional<std::string>& no_device,
+                 std::ostream& out, std::ostream& err) {
     const std::vector<const Rung*> rungs = select(registry, arguments);
     if (!arguments.schedule.empty()) {
         try {
@@ -143,7 +158,7 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
             throw BadArgument("--schedule " + arguments.schedule + ": " + error.what());
         }
     }
-    refuse_early(rungs, arguments, device);
+    if (device) refuse_early(rungs, arguments, *device);
     std::optional<OutputFile> json;
     try {
         if (!arguments.json.empty()) json.emplace(arguments.json);
@@ -164,14 +179,18 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
     std::optional<verify::Case> the_case;
     for (std::size_t n = 0; n < rungs.size(); ++n) {
         const Rung& rung = *rungs[n];
-        if (!device) {
+        if (const auto reason = device ? why_not(rung, arguments.problem, *device) : no_device) {
             report.rows.push_back(row_of(rung));
-            report.rows.back().reason = no_device;
+            report.rows.back().reason = *reason;
             continue;
         }
-        err << '[' << n + 1 << '/' << rungs.size() << "] " << rung.title() << ", " << name(rung.pass) << std::endl;
+        const auto begin = std::chrono::steady_clock::now();
+        err << '[' << n + 1 << '/' << rungs.size() << "] " << rung.title() << ", " << name(rung.pass) << " ... "
+            << std::flush;
         if (!the_case) the_case.emplace(arguments.problem, verify::Setup{arguments.law, arguments.seed});
         report.rows.push_back(run_rung(rung, *the_case, arguments.time, report.emulated));
+        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+        err << name(report.rows.back().status) << " (" << std::lround(seconds.count()) << " s)" << std::endl;
     }
     print_table(report, out);
     if (json) json->commit(to_json(report).dump(2) + "\n");
@@ -183,7 +202,7 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
 int run(const Registry& registry, const Build& build, int argc, const char* const* argv, std::ostream& out,
         std::ostream& err) {
     std::optional<gpu::Device> device;
-    std::string no_device;
+    std::optional<std::string> no_device;
     try {
         device = gpu::device();
     } catch (const gpu::Error& error) {

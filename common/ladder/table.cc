@@ -141,10 +141,10 @@ void print_notes(const Report& report, std::ostream& out) {
             << "exps              exponentials, "
             << (report.emulated ? "counted by the emulator.\n" : "the rung's own formula, not measured.\n");
     }
-    if (report.emulated) {
+    if (report.emulated && any([](const Row& row) { return row.bytes.has_value(); })) {
         out << "bytes/before      requested bytes over those of the verified row above of the same pass.\n"
             << "Emulated: the kernels ran in software. There are no times, and nothing here is a statement on speed.\n";
-    } else if (report.repetitions > 0) {
+    } else if (any([](const Row& row) { return row.time_ms.has_value(); })) {
         out << "ms                median of " << report.repetitions
             << " repetitions by CUDA events after warm-up, on the same operands (L2 warm as far as they fit).\n"
             << "ceiling           part of the ceiling measured in this run; -: none was measured.\n"

@@ -4,7 +4,8 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -119,6 +120,32 @@ void in_parallel(int count, Work work) {
     for (std::thread& thread : threads) thread.join();
 }
 
+// L of a query that is not compared: so large that its weights, and all that it adds to gradients, are 0.
+constexpr float no_weight = 1e30f;
+
+// Rows of O and L that a backward needs to be right where it is compared: all of them while that is affordable.
+std::vector<HeadRows> rows_to_feed(const Problem& problem) {
+    constexpr double affordable = 1e11;  // multiply-adds of S: seconds
+    const double cost = rows_of_head(query_shape(problem)) * problem.Hq * problem.Nk * problem.d;
+    std::map<std::pair<int, int>, std::set<int>> needed;
+    const auto need_all = [&](int b, int h) {
+        for (int i = 0; i < problem.queries(b); ++i) needed[{b, h}].insert(i);
+    };
+    if (cost <= affordable) {
+        for (int b = 0; b < problem.B; ++b) {
+            for (int h = 0; h < problem.Hq; ++h) need_all(b, h);
+        }
+    } else {
+        for (const auto& [b, h, rows] : sample_queries(problem, {})) needed[{b, h}].insert(rows.begin(), rows.end());
+        for (const auto& [b, h_kv, rows] : sample_keys(problem, {})) {
+            for (int h = h_kv * problem.group(); h < (h_kv + 1) * problem.group(); ++h) need_all(b, h);
+        }
+    }
+    std::vector<HeadRows> heads;
+    for (const auto& [head, rows] : needed) heads.push_back({head.first, head.second, {rows.begin(), rows.end()}});
+    return heads;
+}
+
 // Every key/value head becomes a copy of head 0, as they are where one memory serves all.
 void share_heads(HostTensor& tensor) {
     for_each_row(tensor, [&](int b, int h, int i) { std::copy_n(tensor.row(b, 0, i), tensor.d, tensor.row(b, h, i)); });
@@ -204,8 +231,7 @@ const char* name(Layout layout) {
     return "";
 }
 
-// Case
-// -----------------------------------------------------------------------------------------------------------------
+// Case --------------------------------------------------------------------------------------------------------------
 
 Case::Case(Problem problem, Setup setup) : Case(problem, drawn_inputs(problem, setup), setup) {}
 
@@ -227,24 +253,23 @@ const HostTensor& Case::L() const {
 }
 
 void Case::compute_forward() const {
-    O_ = attention::query_tensor(problem_);
-    L_ = attention::row_tensor(problem_);
-    in_parallel(problem_.B * problem_.Hq, [&](int head) {
-        const int b = head / problem_.Hq, h = head % problem_.Hq;
-        std::vector<int> rows(problem_.queries(b));
-        std::iota(rows.begin(), rows.end(), 0);
+    O_ = attention::query_tensor(problem_, 0.0f);
+    L_ = attention::row_tensor(problem_, no_weight);
+    const std::vector<HeadRows> heads = rows_to_feed(problem_);
+    in_parallel(static_cast<int>(heads.size()), [&](int n) {
+        const auto& [b, h, rows] = heads[n];
         const reference::Forward exact = reference::forward(problem_, inputs_, b, h, rows);
-        for (int i : rows) {
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+            float* const O = O_->row(b, h, rows[r]);
             for (int c = 0; c < problem_.d; ++c) {
-                O_->row(b, h, i)[c] = attention::round_to(problem_.type, static_cast<float>(exact.O.row(i)[c]));
+                O[c] = attention::round_to(problem_.type, static_cast<float>(exact.O.row(static_cast<int>(r))[c]));
             }
-            *L_->row(b, h, i) = static_cast<float>(exact.L[i]);
+            *L_->row(b, h, rows[r]) = static_cast<float>(exact.L[r]);
         }
     });
 }
 
-// Memory
-// ---------------------------------------------------------------------------------------------------------------
+// Memory ------------------------------------------------------------------------------------------------------------
 
 double device_bytes(const ladder::Rung& rung, const Problem& problem, Layout layout) {
     double bytes = problem.packed() ? 2.0 * sizeof(int) * (problem.B + 1) : 0.0;
@@ -264,13 +289,12 @@ std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& pr
         needed += sizeof(float) * 2.0 * (queries + keys) * problem.d;
     }
     if (needed <= static_cast<double>(device.free_bytes)) return std::nullopt;
-    return rung.title() + ", " + ladder::name(rung.pass) + ", needs " + in_units(needed) + " of memory for " +
-           attention::describe(problem) + ", and " + in_units(static_cast<double>(device.free_bytes)) +
-           (device.emulated ? " are free." : " are free on " + device.name + ".");
+    return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " +
+           in_units(static_cast<double>(device.free_bytes)) + " are free" +
+           (device.emulated ? "" : " on " + device.name);
 }
 
-// Result
-// ---------------------------------------------------------------------------------------------------------------
+// Result ------------------------------------------------------------------------------------------------------------
 
 bool Result::verified() const {
     return !refused && !fault && !checks.empty() &&
@@ -290,8 +314,7 @@ std::string Result::reason() const {
     return checks.empty() ? "Nothing was compared." : text;
 }
 
-// Run
-// ------------------------------------------------------------------------------------------------------------------
+// Run ---------------------------------------------------------------------------------------------------------------
 
 struct Run::Placed {
     std::string name;
@@ -434,6 +457,7 @@ Result Run::verify() {
     try {
         allocate();
         gpu::reset_counters();
+        ladder::require_alignment(operands_, case_.problem().type, rung_.row_alignment);
         rung_.launch(case_.problem(), operands_);
         gpu::synchronize();
         result.counters = gpu::counters();

@@ -49,8 +49,9 @@ class Case {
     const attention::Problem& problem() const { return problem_; }
     const Setup& setup() const { return setup_; }
     const attention::Inputs& inputs() const { return inputs_; }
-    /// O and L of a perfect forward, rounded to their storage types. Computed when first asked for: 4 Nq Nk d
-    /// floating-point operations a head in double precision, on all cores.
+    /// O and L of a perfect forward, rounded to their storage types; computed when first asked for, in seconds. Beyond
+    /// 1e11 multiply-adds of S only the rows that matter to what is compared; the others have O = 0 and an L so large
+    /// that they add nothing to any gradient.
     const attention::HostTensor& O() const;
     const attention::HostTensor& L() const;
 
@@ -78,9 +79,8 @@ struct Result {
 /// absurd.
 double device_bytes(const ladder::Rung& rung, const attention::Problem& problem, Layout layout = Layout::dense);
 
-/// All memory that a run takes where device memory is short of it: device_bytes, and on the emulator, whose device
-/// memory is the host's, the operands on the host too. Says so in a sentence with the bytes needed and present; nullopt
-/// if it fits.
+/// Whether there is too little memory for device_bytes and, on the emulator, whose device memory is the host's, for the
+/// operands on the host too: then the bytes needed and present, in words that follow "it"; else nullopt.
 std::optional<std::string> too_large(const ladder::Rung& rung, const attention::Problem& problem,
                                      const gpu::Device& device);
 

@@ -89,8 +89,7 @@ Device device() {
     return {p.name, false, p.major, p.minor, p.multiprocessors, p.shared_bytes, free_bytes};
 }
 
-// Buffer
-// ---------------------------------------------------------------------------------------------------------------
+// Buffer ------------------------------------------------------------------------------------------------------------
 
 struct Buffer::State {
     std::string name;
@@ -167,8 +166,7 @@ bool Buffer::guards_intact() const {
     return true;
 }
 
-// Launches
-// -------------------------------------------------------------------------------------------------------------
+// Launches ----------------------------------------------------------------------------------------------------------
 
 void check_launch(const LaunchShape& shape) {
     const std::string kernel = std::string("Kernel ") + shape.kernel;
@@ -208,8 +206,7 @@ void synchronize() {
                 " failed: " + cudaGetErrorString(status) + ". The GPU takes no further work from this process.");
 }
 
-// Timer
-// ----------------------------------------------------------------------------------------------------------------
+// Timer -------------------------------------------------------------------------------------------------------------
 
 Timer::Timer() {
     properties();
@@ -233,8 +230,7 @@ std::optional<double> Timer::stop() {
     return milliseconds;
 }
 
-// What only the emulator can do
-// --------------------------------------------------------------------------------------------
+// What only the emulator can do -------------------------------------------------------------------------------------
 
 void choose_schedule(const std::string&, std::uint64_t) {
     throw Error("A GPU decides for itself in which order its threads run; schedules are chosen on the emulator.");

@@ -9,7 +9,8 @@ namespace emulator {
 
 namespace {
 
-void check_copy(const Thread& thread, std::uint32_t destination, const void* source, int bytes, int bytes_read, Site site) {
+void check_copy(const Thread& thread, std::uint32_t destination, const void* source, int bytes, int bytes_read,
+                Site site) {
     if (destination % static_cast<unsigned>(bytes) != 0)
         machine.report("cp.async: the destination, shared address " + std::to_string(destination) +
                            ", is not a multiple of " + std::to_string(bytes),
@@ -17,9 +18,9 @@ void check_copy(const Thread& thread, std::uint32_t destination, const void* sou
     if (reinterpret_cast<std::uintptr_t>(source) % static_cast<unsigned>(bytes) != 0)
         machine.report("cp.async: the source is not a multiple of " + std::to_string(bytes), site);
     if (bytes_read < 0 || bytes_read > bytes)
-        machine.report("cp.async: " + std::to_string(bytes_read) + " bytes to read, allowed are 0 to " +
-                           std::to_string(bytes),
-                       site);
+        machine.report(
+            "cp.async: " + std::to_string(bytes_read) + " bytes to read, allowed are 0 to " + std::to_string(bytes),
+            site);
     (void)thread;
 }
 
@@ -71,7 +72,8 @@ void perform(Copy& copy) {
     copy.pending_index = -1;
 }
 
-void cp_async(std::uint32_t destination, const void* source, const Region* region, int bytes, int bytes_read, Site site) {
+void cp_async(std::uint32_t destination, const void* source, const Region* region, int bytes, int bytes_read,
+              Site site) {
     tsan::Ignore ignore;
     machine.operation();
     Thread& thread = machine.thread("cp.async");
@@ -85,8 +87,8 @@ void cp_async(std::uint32_t destination, const void* source, const Region* regio
 
     CopyQueue& queue = thread.copies;
     ++queue.uncommitted;
-    Copy& copy = queue.copies.emplace_back(
-        Copy{&thread, target, static_cast<const char*>(source), bytes, bytes_read, site, 0});
+    Copy& copy =
+        queue.copies.emplace_back(Copy{&thread, target, static_cast<const char*>(source), bytes, bytes_read, site, 0});
     copy.pending_index = static_cast<int>(cta.pending_copies.size());
     cta.pending_copies.push_back(&copy);
     tsan::release(copy.issued);

@@ -11,8 +11,9 @@ namespace emulator {
 
 struct Thread;
 
-/// One copy. Issued: the destination is poisoned and belongs to the copy. Performed, at a time that the schedule draws: the
-/// source is read, the destination written. Complete, when a wait of the issuing thread covers it: the destination is free.
+/// One copy. Issued: the destination is poisoned and belongs to the copy. Performed, at a time that the schedule draws:
+/// the source is read, the destination written. Complete, when a wait of the issuing thread covers it: the destination
+/// is free.
 struct Copy {
     Thread* thread;
     char* destination;
@@ -26,8 +27,8 @@ struct Copy {
 /// The copies of one thread in the order of issue, and how they fall into groups.
 struct CopyQueue {
     std::deque<Copy> copies;
-    std::deque<int> groups;  // sizes of the committed groups, oldest first
-    int uncommitted = 0;     // copies after the last group
+    std::deque<int> groups;        // sizes of the committed groups, oldest first
+    int uncommitted = 0;           // copies after the last group
     void* engine_fiber = nullptr;  // the race detector's fiber that performs them
 
     void clear() {

@@ -25,8 +25,7 @@ std::string exited(const Cta& cta) {
 }
 
 void check_operands(const Thread& thread, const char* instruction, int id, int threads, Site site) {
-    if (id < 0 || id >= named_barriers)
-        machine.report(name(instruction, id) + ": a CTA has barriers 0 to 15", site);
+    if (id < 0 || id >= named_barriers) machine.report(name(instruction, id) + ": a CTA has barriers 0 to 15", site);
     if (threads % warp_size != 0 || threads < 0)
         machine.report(name(instruction, id) + " for " + std::to_string(threads) +
                            " threads: the number must be a multiple of 32, whole warps",
@@ -41,8 +40,8 @@ void check_operands(const Thread& thread, const char* instruction, int id, int t
 void check_whole_warps(const Cta& cta, const Barrier& barrier, const char* instruction, int id, Site site) {
     for (int w = 0; w < max_warps; ++w)
         if (barrier.arrived_lanes[w] != 0 && barrier.arrived_lanes[w] != cta.warps[w].exists)
-            machine.report(name(instruction, id) + " is complete with a part of warp " + std::to_string(w) + ": lanes " +
-                               ranges(barrier.arrived_lanes[w]) + " arrived; barriers count whole warps",
+            machine.report(name(instruction, id) + " is complete with a part of warp " + std::to_string(w) +
+                               ": lanes " + ranges(barrier.arrived_lanes[w]) + " arrived; barriers count whole warps",
                            site);
 }
 
@@ -53,17 +52,18 @@ bool arrive(Thread& thread, const char* instruction, int id, int threads, Site s
     const bool everyone = threads == 0;
     const int expected = everyone ? cta.thread_count : threads;
     if (everyone && cta.live_threads < cta.thread_count)
-        machine.report(name(instruction, id) + " waits for every thread of the CTA, but threads " + exited(cta) +
-                           " have exited",
-                       site);
+        machine.report(
+            name(instruction, id) + " waits for every thread of the CTA, but threads " + exited(cta) + " have exited",
+            site);
     if (barrier.arrived > 0 && barrier.expected != expected)
-        machine.report(name(instruction, id) + " for " + std::to_string(expected) + " threads, but " + text(barrier.site) +
-                           " arrived at the same barrier for " + std::to_string(barrier.expected),
+        machine.report(name(instruction, id) + " for " + std::to_string(expected) + " threads, but " +
+                           text(barrier.site) + " arrived at the same barrier for " + std::to_string(barrier.expected),
                        site);
     std::uint32_t& lanes = barrier.arrived_lanes[thread.warp()];
     if (lanes & thread.bit())
         machine.report(name(instruction, id) + ": the thread arrives a second time before the barrier is complete (" +
-                           std::to_string(barrier.arrived) + " of " + std::to_string(barrier.expected) + " have arrived)",
+                           std::to_string(barrier.arrived) + " of " + std::to_string(barrier.expected) +
+                           " have arrived)",
                        site);
     if (barrier.arrived == 0) {
         barrier.expected = expected;

@@ -1,5 +1,5 @@
-// A fiber: a stack of its own and a place to continue. The scheduler resumes fibers, a fiber suspends itself back to the
-// scheduler; all of them share one OS thread. No exception may leave a fiber.
+// A fiber: a stack of its own and a place to continue. The scheduler resumes fibers, a fiber suspends itself back to
+// the scheduler; all of them share one OS thread. No exception may leave a fiber.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ class Fiber {
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    /// The next resume() calls entry(argument). A fiber that was left in the middle of something is abandoned: its stack
-    /// starts afresh, destructors of what lay on it never run.
+    /// The next resume() calls entry(argument). A fiber that was left in the middle of something is abandoned: its
+    /// stack starts afresh, destructors of what lay on it never run.
     void start(void (*entry)(void*), void* argument);
     /// Runs the fiber until it suspends itself or its entry returns. Called by the scheduler only.
     void resume();
@@ -38,8 +38,8 @@ class Fiber {
     void* tsan_fiber_ = nullptr;
 };
 
-/// x86 saves and restores the floating-point status on every switch, which is ten times slower once the sticky exception flags
-/// of two fibers differ. Setting all of them beforehand keeps them equal; no result depends on them.
+/// x86 saves and restores the floating-point status on every switch, which is ten times slower once the sticky
+/// exception flags of two fibers differ. Setting all of them beforehand keeps them equal; no result depends on them.
 void set_sticky_float_flags();
 
 }  // namespace emulator

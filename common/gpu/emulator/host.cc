@@ -30,7 +30,8 @@ std::size_t free_memory() {
 }  // namespace
 
 Device device() {
-    return {"emulator", true, 0, 0, std::max(1, emulator::options().resident_ctas), emulator::max_shared_bytes, free_memory()};
+    return {"emulator",   true, 0, 0, std::max(1, emulator::options().resident_ctas), emulator::max_shared_bytes,
+            free_memory()};
 }
 
 struct Buffer::State {
@@ -63,7 +64,9 @@ struct Buffer::State {
     State(const State&) = delete;
 };
 
-Buffer::Buffer(std::string name, std::size_t bytes) : state_(std::make_unique<State>(std::move(name), bytes)) { poison(); }
+Buffer::Buffer(std::string name, std::size_t bytes) : state_(std::make_unique<State>(std::move(name), bytes)) {
+    poison();
+}
 Buffer::~Buffer() = default;
 Buffer::Buffer(Buffer&&) noexcept = default;
 Buffer& Buffer::operator=(Buffer&&) noexcept = default;

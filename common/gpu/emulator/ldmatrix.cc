@@ -19,8 +19,8 @@ struct Operands {
     bool transposed;
 };
 
-/// Shared memory delivers 128 bytes a cycle, one row from each group of four banks: the cycles beyond the first that eight rows
-/// cost. Equal addresses are one access.
+/// Shared memory delivers 128 bytes a cycle, one row from each group of four banks: the cycles beyond the first that
+/// eight rows cost. Equal addresses are one access.
 int extra_cycles(const std::uint32_t* addresses) {
     int cycles = 1;
     for (std::uint32_t group = 0; group < 8; ++group) {

@@ -14,6 +14,13 @@ namespace emulator {
 
 Machine machine;
 
+namespace {
+
+/// Unwinds the fiber that made a report, up to its entry: an exception never crosses a switch.
+struct Reported {};
+
+}  // namespace
+
 std::string ranges(std::uint32_t mask, int offset) {
     std::string result;
     for (int first = 0; first < warp_size; ++first) {
@@ -93,7 +100,8 @@ void Machine::run_residents(std::int64_t ctas) {
             Cta* cta = free.back();
             free.pop_back();
             cta->start(next++, shape_->threads, shape_->shared_bytes, random_);
-            for (int i = 0; i < cta->thread_count; ++i) cta->threads[i]->fiber.start(thread_entry, cta->threads[i].get());
+            for (int i = 0; i < cta->thread_count; ++i)
+                cta->threads[i]->fiber.start(thread_entry, cta->threads[i].get());
             scheduler_.admit(*cta);
             residents_.push_back(cta);
         }
@@ -126,14 +134,14 @@ void Machine::thread_entry(void* argument) {
     tsan::acquire(machine.launch_token_);
     try {
         machine.body_(machine.arguments_);
+        tsan::release(machine.exit_token_);
+        tsan::Ignore ignore;
+        machine.thread_exits(thread);
+    } catch (const Reported&) {
     } catch (const std::exception& error) {
         machine.fail(std::string("the kernel threw an exception: ") + error.what() + "\n  " + text(thread) +
                      machine.footer(thread.cta));
-        return;
     }
-    tsan::release(machine.exit_token_);
-    tsan::Ignore ignore;
-    machine.thread_exits(thread);
 }
 
 void Machine::thread_exits(Thread& thread) {
@@ -167,15 +175,15 @@ void Machine::preempt() {
 
 Thread& Machine::thread(const char* instruction) {
     if (current_ == nullptr)
-        throw gpu::Error(std::string(instruction) + " is an instruction of a GPU thread and was called outside a launch");
+        throw gpu::Error(std::string(instruction) +
+                         " is an instruction of a GPU thread and was called outside a launch");
     return *current_;
 }
 
 void Machine::report(const std::string& rule, Site site) {
     if (current_ == nullptr) throw gpu::Error(rule + "\n  at " + text(site) + ", outside a launch");
     fail(rule + "\n  " + text(*current_) + " at " + text(site) + footer(current_->cta));
-    Fiber::suspend();
-    __builtin_unreachable();
+    throw Reported{};
 }
 
 void Machine::fail(std::string text) {

@@ -1,7 +1,7 @@
 // The machine's parts: threads, warps, CTAs, and the launch that runs them.
 //
-// The scheduler and all fibers share one OS thread; exactly one of them runs at a time, and control changes hands only in
-// Machine::park, Machine::operation and at a thread's end. So nothing here needs a lock, and one seed gives one run.
+// The scheduler and all fibers share one OS thread; exactly one of them runs at a time, and control changes hands only
+// in Machine::park, Machine::operation and at a thread's end. So nothing here needs a lock, and one seed gives one run.
 #pragma once
 
 #include <array>
@@ -98,7 +98,7 @@ struct Cta {
     std::vector<std::unique_ptr<Thread>> threads;  // never fewer than thread_count
     std::array<Warp, max_warps> warps;
     std::array<Barrier, named_barriers> barriers;
-    std::vector<Copy*> pending_copies;  // issued, not yet performed
+    std::vector<Copy*> pending_copies;                      // issued, not yet performed
     std::array<std::uint64_t, max_warps + 1> priorities{};  // of warps, and of the copy engine (last)
 
     void start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, Random& random);
@@ -129,7 +129,7 @@ class Machine {
     void park(const Waiting& waiting);
     void wake(Thread& thread) { thread.cta->set_ready(thread); }
 
-    /// Ends the launch. On a fiber it never returns: the scheduler goes on, and throws.
+    /// Ends the launch: this thread unwinds, the scheduler abandons the others and throws the report to the host.
     [[noreturn]] void report(const std::string& rule, Site site);
 
   private:

@@ -40,7 +40,8 @@ void multiply(Meeting& meeting, bool bf16) {
 
 }  // namespace
 
-void mma_m16n8k16(bool bf16, float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Site site) {
+void mma_m16n8k16(bool bf16, float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                  Site site) {
     tsan::Ignore ignore;
     machine.operation();
     Operands operands{d, a, {b0, b1}};

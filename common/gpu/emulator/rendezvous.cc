@@ -14,18 +14,19 @@ std::string progress(const Thread& thread) {
     return "";
 }
 
+bool same(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::string_view(a.file) == b.file); }
+
+/// The lane is in its mask, and all lanes of the mask can still come.
 void check_mask(const Thread& thread, const Warp& warp, const char* instruction, std::uint32_t mask, Site site) {
+    if ((mask & thread.bit()) && !(mask & ~warp.live)) return;
     const std::string name = instruction;
     if (!(mask & thread.bit())) machine.report(name + ": the lane is not in the mask that it passes", site);
+    const std::string of_warp = " of warp " + std::to_string(thread.warp());
     if (mask & ~warp.exists)
-        machine.report(name + " needs lanes " + ranges(mask & ~warp.exists) + " of warp " +
-                           std::to_string(thread.warp()) + ", but the CTA has only " +
+        machine.report(name + " needs lanes " + ranges(mask & ~warp.exists) + of_warp + ", but the CTA has only " +
                            std::to_string(thread.cta->thread_count) + " threads",
                        site);
-    if (mask & ~warp.live)
-        machine.report(name + " needs lanes " + ranges(mask & ~warp.live) + " of warp " +
-                           std::to_string(thread.warp()) + ", which have exited",
-                       site);
+    machine.report(name + " needs lanes " + ranges(mask & ~warp.live) + of_warp + ", which have exited", site);
 }
 
 }  // namespace
@@ -38,14 +39,14 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
 
     Meeting* meeting = nullptr;
     for (Meeting& other : warp.meetings) {
-        const bool same_place = other.site.line == site.line && std::string_view(other.site.file) == site.file;
-        if (other.instruction == &instruction && other.mask == mask && (same_place || !instruction.aligned)) {
+        if (other.instruction == &instruction && other.mask == mask &&
+            (!instruction.aligned || same(other.site, site))) {
             meeting = &other;
         } else if ((other.arrived & mask) && (other.mask & thread.bit())) {
             machine.report(std::string("lanes of warp ") + std::to_string(thread.warp()) + " diverged: lane " +
-                               std::to_string(thread.lane()) + " is at " + instruction.name + " at " + text(site) + ", lanes " +
-                               ranges(other.arrived & mask) + " are at " + other.instruction->name + " at " + text(other.site) +
-                               "; each waits for the other",
+                               std::to_string(thread.lane()) + " is at " + instruction.name + " at " + text(site) +
+                               ", lanes " + ranges(other.arrived & mask) + " are at " + other.instruction->name +
+                               " at " + text(other.site) + "; each waits for the other",
                            site);
         }
     }

@@ -5,9 +5,10 @@
 
 namespace emulator {
 
-/// The running lane arrives at `instruction` and waits for the other lanes of `mask`; the last one to come runs `complete` for
-/// all of them, with the operands that each lane passed. Reports a lane of the mask that cannot come: it has exited, does not
-/// exist, or waits for this lane at another instruction of the warp - for `aligned` instructions also at another call site.
+/// The running lane arrives at `instruction` and waits for the other lanes of `mask`; the last one to come runs
+/// `complete` for all of them, with the operands that each lane passed. Reports a lane of the mask that cannot come: it
+/// has exited, does not exist, or waits for this lane at another instruction of the warp - for `aligned` instructions
+/// also at another call site.
 void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand, Site site,
           void (*complete)(Cta&, Meeting&));
 

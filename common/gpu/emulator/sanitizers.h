@@ -1,8 +1,8 @@
 // What the machine tells the sanitizers. Empty unless the build asks.
 //
-// ThreadSanitizer is the race detector for kernels: every CUDA thread and every copy engine is one of its fibers, and order
-// between them comes only from acquire and release here. The machine itself is built without instrumentation (GPU_TSAN=1 tells
-// it that the kernels are instrumented), and ignores whatever library code it shares with them.
+// ThreadSanitizer is the race detector for kernels: every CUDA thread and every copy engine is one of its fibers, and
+// order between them comes only from acquire and release here. The machine itself is built without instrumentation
+// (GPU_TSAN=1 tells it that the kernels are instrumented), and ignores whatever library code it shares with them.
 #pragma once
 
 #include <cstddef>

@@ -62,8 +62,10 @@ Thread* Scheduler::choose(const std::vector<Cta*>& residents) {
                     return thread_at(**it, w, highest((*it)->warps[w].ready));
                 }
             return nullptr;
-        case Schedule::priority: return choose_by_priority(residents);
-        default: break;
+        case Schedule::priority:
+            return choose_by_priority(residents);
+        default:
+            break;
     }
     perform_some_copy(residents);
     Cta* cta = any_ready_cta(residents, *random_);
@@ -112,15 +114,19 @@ void Scheduler::perform_some_copy(const std::vector<Cta*>& residents) {
 }
 
 std::int64_t Scheduler::operations_until_preemption() {
-    if (schedule_ == Schedule::in_order || schedule_ == Schedule::reverse) return std::numeric_limits<std::int64_t>::max();
+    if (schedule_ == Schedule::in_order || schedule_ == Schedule::reverse)
+        return std::numeric_limits<std::int64_t>::max();
     return 1 + random_->below(2u << random_->below(8));  // often a few operations, sometimes hundreds
 }
 
 bool Scheduler::copy_at_issue() {
     switch (schedule_) {
-        case Schedule::async_earliest: return true;
-        case Schedule::async_latest: return false;
-        default: return random_->below(4) == 0;
+        case Schedule::async_earliest:
+            return true;
+        case Schedule::async_latest:
+            return false;
+        default:
+            return random_->below(4) == 0;
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -14,7 +15,8 @@ namespace {
 /// Whether what `mark.thread` did is not yet ordered before what `thread` does now.
 template <class Mark>
 bool unordered(const Mark& mark, const Thread& thread) {
-    return static_cast<int>(mark.thread) != thread.index && mark.epoch == (thread.cta->threads[mark.thread]->epoch & epoch_mask);
+    return static_cast<int>(mark.thread) != thread.index &&
+           mark.epoch == (thread.cta->threads[mark.thread]->epoch & epoch_mask);
 }
 
 std::string where(const SharedArena& arena, const char* instruction, const char* byte, int bytes) {
@@ -34,8 +36,9 @@ void check_in_flight(const SharedArena& arena, const Thread& thread, Mark mark, 
     if (mark.kind != Mark::in_flight) return;
     const Thread& issuer = *thread.cta->threads[mark.thread];
     const Copy* copy = copy_onto(issuer, byte);
-    machine.report(where(arena, instruction, byte, bytes) + ": the bytes are the destination of a cp.async in flight, issued by " +
-                       text(issuer) + (copy != nullptr ? " at " + text(copy->site) : "") +
+    machine.report(where(arena, instruction, byte, bytes) +
+                       ": the bytes are the destination of a cp.async in flight, issued by " + text(issuer) +
+                       (copy != nullptr ? " at " + text(copy->site) : "") +
                        "; its wait_group has not covered the copy yet",
                    site);
 }
@@ -58,8 +61,7 @@ void SharedArena::start(std::size_t bytes, std::uint32_t first_address) {
     bytes_ = bytes;
     first_address_ = first_address;
     std::memset(memory_, 0xFF, bytes);
-    marks_.assign(bytes, {});
-    readers_.assign(bytes, {});
+    known_.assign(bytes, {});
 }
 
 void SharedArena::check_inside(const void* pointer, int bytes, const char* instruction, Site site) const {
@@ -72,60 +74,52 @@ void SharedArena::check_inside(const void* pointer, int bytes, const char* instr
 void SharedArena::read(const Thread& reader, const void* pointer, int bytes, const char* instruction, Site site) {
     check_inside(pointer, bytes, instruction, site);
     const char* first = static_cast<const char*>(pointer);
-    const std::size_t offset = static_cast<std::size_t>(first - memory_);
-    const Access access{1, static_cast<std::uint32_t>(reader.index), reader.epoch & epoch_mask};
-    Mark checked{Mark::never_written, 0, 0};
-    Readers before{}, after{};
-    for (int i = 0; i < bytes; ++i) {
-        const Mark mark = marks_[offset + i];
-        if (mark.kind != Mark::written || mark != checked) {
-            if (mark.kind == Mark::never_written)
-                machine.report(where(*this, instruction, first + i, bytes) +
-                                   ": nobody has written there since the CTA began",
-                               site);
-            check_in_flight(*this, reader, mark, first + i, bytes, instruction, site);
-            if (unordered(mark, reader))
-                machine.report(where(*this, instruction, first + i, bytes) + ": " +
-                                   text(*reader.cta->threads[mark.thread]) + " wrote there and no barrier lies between",
-                               site);
-            checked = mark;
-        }
-        Readers& readers = readers_[offset + i];
-        if (i == 0 || readers != before) {
-            before = after = readers;
-            after.add(access, [&](const Access& old) { return !old.valid || !unordered(old, reader); });
-        }
-        readers = after;
-    }
+    for_each_run(first, bytes, [&](Knowledge& known, const char* byte) {
+        check_readable(reader, known.written, byte, bytes, instruction, site);
+        known.readers.add({1, static_cast<std::uint32_t>(reader.index), reader.epoch & epoch_mask, 0},
+                          [&](const Access& old) { return !old.valid || !unordered(old, reader); });
+    });
+}
+
+void SharedArena::check_readable(const Thread& reader, Mark mark, const char* byte, int bytes, const char* instruction,
+                                 Site site) const {
+    if (mark.kind == Mark::never_written)
+        machine.report(where(*this, instruction, byte, bytes) + ": nobody has written there since the CTA began", site);
+    check_in_flight(*this, reader, mark, byte, bytes, instruction, site);
+    if (unordered(mark, reader))
+        machine.report(where(*this, instruction, byte, bytes) + ": " + text(*reader.cta->threads[mark.thread]) +
+                           " wrote there and no barrier lies between",
+                       site);
 }
 
 void SharedArena::write(const Thread& writer, const void* pointer, int bytes, const char* instruction, Site site,
                         Mark::Kind kind) {
     check_inside(pointer, bytes, instruction, site);
     const char* first = static_cast<const char*>(pointer);
-    const std::size_t offset = static_cast<std::size_t>(first - memory_);
-    const Mark mine{kind, static_cast<std::uint32_t>(writer.index), writer.epoch & epoch_mask};
-    for (int i = 0; i < bytes; ++i) {
-        Mark& mark = marks_[offset + i];
-        check_in_flight(*this, writer, mark, first + i, bytes, instruction, site);
-        if (mark.kind == Mark::written && unordered(mark, writer))
-            machine.report(where(*this, instruction, first + i, bytes) + ": " + text(*writer.cta->threads[mark.thread]) +
-                               " wrote there too and no barrier lies between",
+    for_each_run(first, bytes, [&](Knowledge& known, const char* byte) {
+        check_writable(writer, known, byte, bytes, instruction, site);
+        known = {{kind, static_cast<std::uint32_t>(writer.index), writer.epoch & epoch_mask}, {}, 0};
+    });
+}
+
+void SharedArena::check_writable(const Thread& writer, const Knowledge& known, const char* byte, int bytes,
+                                 const char* instruction, Site site) const {
+    const auto other = [&](std::uint32_t thread) { return text(*writer.cta->threads[thread]); };
+    check_in_flight(*this, writer, known.written, byte, bytes, instruction, site);
+    if (known.written.kind == Mark::written && unordered(known.written, writer))
+        machine.report(where(*this, instruction, byte, bytes) + ": " + other(known.written.thread) +
+                           " wrote there too and no barrier lies between",
+                       site);
+    for (const Access& reader : known.readers.last)
+        if (reader.valid && unordered(reader, writer))
+            machine.report(where(*this, instruction, byte, bytes) + ": " + other(reader.thread) +
+                               " has read there and no barrier lies between",
                            site);
-        mark = mine;
-        Readers& readers = readers_[offset + i];
-        for (const Access& reader : readers.last)
-            if (reader.valid && unordered(reader, writer))
-                machine.report(where(*this, instruction, first + i, bytes) + ": " +
-                                   text(*writer.cta->threads[reader.thread]) + " has read there and no barrier lies between",
-                               site);
-        readers = {};
-    }
 }
 
 void SharedArena::complete(const Thread& issuer, const void* pointer, int bytes) {
     const Mark mine{Mark::written, static_cast<std::uint32_t>(issuer.index), issuer.epoch & epoch_mask};
-    std::fill_n(marks_.begin() + (static_cast<const char*>(pointer) - memory_), bytes, mine);
+    std::fill_n(known_.begin() + (static_cast<const char*>(pointer) - memory_), bytes, Knowledge{mine, {}, 0});
 }
 
 }  // namespace emulator

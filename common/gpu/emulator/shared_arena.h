@@ -1,12 +1,14 @@
 // The shared memory of one CTA, and what is known about each of its bytes.
 //
-// Each byte remembers who wrote it last and who read it since, with the epoch of that thread: the number of barriers it had
-// passed. An access by another thread is ordered after it only if that thread has passed a barrier since. This finds a missing
-// barrier whatever the order in which threads happen to run.
+// Each byte remembers who wrote it last and who read it since, with the epoch of that thread: the number of barriers it
+// had passed. An access by another thread is ordered after it only if that thread has passed a barrier since. This
+// finds a missing barrier whatever the order in which threads happen to run.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "common/gpu/emulator/emulator.h"
@@ -23,24 +25,23 @@ struct Mark {
     std::uint32_t kind : 2;
     std::uint32_t thread : 10;  // who wrote it, or who issued the copy
     std::uint32_t epoch : 20;   // of that thread
-    bool operator==(const Mark&) const = default;
 };
 
 struct Access {
     std::uint32_t valid : 1;
     std::uint32_t thread : 10;
     std::uint32_t epoch : 20;
-    bool operator==(const Access&) const = default;
+    std::uint32_t unused : 1;
 };
 
-/// Two different threads that read a byte since it was written: a writer differs from at least one of them, so two are enough.
+/// Two different threads that read a byte since it was written: a writer differs from at least one of them, so two are
+/// enough.
 struct Readers {
     Access last[2];
-    bool operator==(const Readers&) const = default;
 
     /// `forgotten`: whether an access is ordered before whatever comes, or the reader's own.
     template <class Forgotten>
-    void add(const Access& access, Forgotten forgotten) {
+    void add(Access access, Forgotten forgotten) {
         for (Access& slot : last)
             if (slot.valid && slot.thread == access.thread) {
                 slot = access;
@@ -52,6 +53,14 @@ struct Readers {
                 return;
             }
     }
+};
+
+/// What is known about one byte.
+struct Knowledge {
+    Mark written;
+    Readers readers;
+    std::uint32_t unused;
+    bool operator==(const Knowledge& other) const { return std::memcmp(this, &other, sizeof(Knowledge)) == 0; }
 };
 
 class SharedArena {
@@ -75,8 +84,8 @@ class SharedArena {
         return offset <= bytes_ && bytes <= bytes_ - offset;
     }
 
-    /// Report what the rules of shared memory forbid, then note the access. `kind`: written, or in_flight for the destination
-    /// of a copy.
+    /// Report what the rules of shared memory forbid, then note the access. `kind`: written, or in_flight for the
+    /// destination of a copy.
     void read(const Thread& reader, const void* pointer, int bytes, const char* instruction, Site site);
     void write(const Thread& writer, const void* pointer, int bytes, const char* instruction, Site site,
                Mark::Kind kind = Mark::written);
@@ -85,12 +94,31 @@ class SharedArena {
 
   private:
     void check_inside(const void* pointer, int bytes, const char* instruction, Site site) const;
+    void check_readable(const Thread& reader, Mark mark, const char* byte, int bytes, const char* instruction,
+                        Site site) const;
+    void check_writable(const Thread& writer, const Knowledge& known, const char* byte, int bytes,
+                        const char* instruction, Site site) const;
+
+    /// Calls update(knowledge, byte) once for each run of bytes about which the same is known: mostly one for an
+    /// access.
+    template <class Update>
+    void for_each_run(const char* first, int bytes, Update update) {
+        Knowledge* known = known_.data() + (first - memory_);
+        for (int i = 0; i < bytes;) {
+            const Knowledge before = known[i];
+            Knowledge after = before;
+            update(after, first + i);
+            int end = i + 1;
+            while (end < bytes && known[end] == before) ++end;
+            if (after != before) std::fill(known + i, known + end, after);
+            i = end;
+        }
+    }
 
     char* memory_ = nullptr;
     std::size_t bytes_ = 0;
     std::uint32_t first_address_ = 0;
-    std::vector<Mark> marks_;
-    std::vector<Readers> readers_;
+    std::vector<Knowledge> known_;
 };
 
 }  // namespace emulator

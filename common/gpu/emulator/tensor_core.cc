@@ -1,12 +1,14 @@
-// mma.sync m16n8k16 as Hopper computes it, bit for bit: products exact; E the largest exponent of the terms that are not zero (of a
-// product: the sum of the exponents in the encodings); every term cut toward zero to a multiple of 2^(E - 25); the exact sum of
-// the 16 products and c cut toward zero to fp32. Every exact zero is +0, every NaN 0x7FFFFFFF. Compiled with -O3.
+// mma.sync m16n8k16 as Hopper computes it, bit for bit: products exact; E the largest exponent of the terms that are
+// not zero (of a product: the sum of the exponents in the encodings); every term cut toward zero to a multiple of 2^(E
+// - 25); the exact sum of the 16 products and c cut toward zero to fp32. Every exact zero is +0, every NaN 0x7FFFFFFF.
+// Compiled with -O3.
 #include "common/gpu/emulator/tensor_core.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "common/gpu/emulator/number_types.h"
 
@@ -25,58 +27,62 @@ constexpr int M = mma_m, N = mma_n, K = mma_k;
 constexpr int fraction_bits = 25;        // kept of every term below 2^E
 constexpr int zero_exponent = -1 << 12;  // of a zero: never the largest
 
-/// Finite numbers as significand * 2^exponent, the significand in [1, 2), below 1 for subnormals, 0 for zero.
+/// Finite numbers as significand * 2^exponent: the significand in [1, 2), below 1 for subnormals, 0 for zero.
 template <int rows, int columns>
 struct Operand {
     float significand[rows][columns];
     std::int32_t exponent[rows][columns];
-    bool finite = true;
-};
-
-struct Format {
-    int fraction_bits, bias;
-};
-constexpr Format fp16_format{10, 15}, bf16_format{7, 127};
-
-struct Decoded {
-    float significand;
-    std::int32_t exponent;
     bool finite;
 };
 
-inline Decoded decode(std::uint32_t bits, std::uint32_t sign, int fraction_bits, std::uint32_t exponent_mask, int bias) {
-    const std::uint32_t field = bits >> fraction_bits & exponent_mask;
-    const std::uint32_t fraction = bits & ((1u << fraction_bits) - 1);
-    const std::uint32_t integer = field != 0 ? fraction | 1u << fraction_bits : fraction;
-    const float magnitude = static_cast<float>(integer) * std::bit_cast<float>((127u - fraction_bits) << 23);
-    return {sign ? -magnitude : magnitude,
-            integer == 0 ? zero_exponent : field != 0 ? static_cast<std::int32_t>(field) - bias : 1 - bias,
-            field != exponent_mask};
-}
+struct Format {
+    int fraction_bits, bias, bits;
+};
+constexpr Format fp16_format{10, 15, 16}, bf16_format{7, 127, 16}, fp32_format{23, 127, 32};
 
-inline Decoded decode(std::uint16_t bits, bool bf16) {
-    const Format f = bf16 ? bf16_format : fp16_format;
-    return decode(bits, bits >> 15, f.fraction_bits, (1u << (15 - f.fraction_bits)) - 1, f.bias);
-}
-
-inline Decoded decode(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    return decode(bits, bits >> 31, 23, 0xFFu, 127);
+template <Format format, class Bits, int rows, int columns>
+inline __attribute__((always_inline)) void decode(const Bits (&encoded)[rows][columns],
+                                                  Operand<rows, columns>& operand) {
+    constexpr std::uint32_t exponent_mask = (1u << (format.bits - 1 - format.fraction_bits)) - 1;
+    constexpr float unit = std::bit_cast<float>((127u - format.fraction_bits) << 23);  // one in the last fraction bit
+    int special = 0;
+    for (int i = 0; i < rows; ++i)
+        for (int j = 0; j < columns; ++j) {
+            const std::uint32_t bits = encoded[i][j];
+            const std::int32_t field = static_cast<std::int32_t>(bits >> format.fraction_bits & exponent_mask);
+            const std::int32_t fraction = static_cast<std::int32_t>(bits & ((1u << format.fraction_bits) - 1));
+            const std::int32_t integer = field != 0 ? fraction | 1 << format.fraction_bits : fraction;
+            const std::int32_t exponent = std::max(field, 1) - format.bias;
+            const bool negative = bits >> (format.bits - 1) & 1;
+            operand.significand[i][j] = static_cast<float>(negative ? -integer : integer) * unit;
+            operand.exponent[i][j] = integer == 0 ? zero_exponent : exponent;
+            special |= field == static_cast<std::int32_t>(exponent_mask);
+        }
+    operand.finite = special == 0;
 }
 
 /// sum * 2^exponent cut toward zero to fp32.
-inline float cut(std::int64_t sum, std::int32_t exponent) {
+inline __attribute__((always_inline)) float cut(std::int64_t sum, std::int32_t exponent) {
     if (sum == 0) return 0.0f;
-    const double exact = static_cast<double>(sum) *  // both exact: |sum| < 2^33, and no exponent leaves the range of double
-                         std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
+    const double exact =
+        static_cast<double>(sum) *  // both exact: |sum| < 2^33, and no exponent leaves the range of double
+        std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
     if (std::fabs(exact) < 0x1p-126) return static_cast<float>(std::trunc(exact * 0x1p149) * 0x1p-149);
     const std::uint64_t kept = ~std::uint64_t{0} << (52 - 23);
     return static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(exact) & kept));
 }
 
-/// D = A B + C for finite operands, one row of D at a time, its eight columns side by side.
-GPU_TARGET_CLONES
-void multiply_finite(const Operand<M, K>& a, const Operand<K, N>& b, const Operand<M, N>& c, float (&d)[M][N]) {
+/// D = A B + C as if all were finite, one row of D at a time, its eight columns side by side. True if all were.
+template <Format format>
+inline __attribute__((always_inline)) bool multiply_finite(const std::uint16_t (&A)[M][K],
+                                                           const std::uint16_t (&B)[K][N],
+                                                           const std::uint32_t (&C)[M][N], float (&d)[M][N]) {
+    Operand<M, K> a;
+    Operand<K, N> b;
+    Operand<M, N> c;
+    decode<format>(A, a);
+    decode<format>(B, b);
+    decode<fp32_format>(C, c);
     for (int i = 0; i < M; ++i) {
         std::int32_t largest[N];
         for (int j = 0; j < N; ++j) largest[j] = c.exponent[i][j];
@@ -99,6 +105,19 @@ void multiply_finite(const Operand<M, K>& a, const Operand<K, N>& b, const Opera
         for (int j = 0; j < N; ++j)
             d[i][j] = cut(std::int64_t{sum[0][j]} + sum[1][j] + last[j], largest[j] - fraction_bits);
     }
+    return a.finite && b.finite && c.finite;
+}
+
+GPU_TARGET_CLONES
+bool multiply_bf16(const std::uint16_t (&A)[M][K], const std::uint16_t (&B)[K][N], const std::uint32_t (&C)[M][N],
+                   float (&d)[M][N]) {
+    return multiply_finite<bf16_format>(A, B, C, d);
+}
+
+GPU_TARGET_CLONES
+bool multiply_fp16(const std::uint16_t (&A)[M][K], const std::uint16_t (&B)[K][N], const std::uint32_t (&C)[M][N],
+                   float (&d)[M][N]) {
+    return multiply_finite<fp16_format>(A, B, C, d);
 }
 
 /// Infinities and NaN among the operands of one element. False if there are none.
@@ -128,24 +147,9 @@ float as_float(std::uint16_t bits, bool bf16) {
 }  // namespace
 
 void multiply_accumulate(bool bf16, const std::uint16_t (&a)[M][K], const std::uint16_t (&b)[K][N], float (&d)[M][N]) {
-    Operand<M, K> A;
-    Operand<K, N> B;
-    Operand<M, N> C;
-    const auto fill = [](auto& operand, int row, int column, Decoded value) {
-        operand.significand[row][column] = value.significand;
-        operand.exponent[row][column] = value.exponent;
-        operand.finite &= value.finite;
-    };
-    float c[M][N];
-    for (int i = 0; i < M; ++i)
-        for (int k = 0; k < K; ++k) fill(A, i, k, decode(a[i][k], bf16));
-    for (int k = 0; k < K; ++k)
-        for (int j = 0; j < N; ++j) fill(B, k, j, decode(b[k][j], bf16));
-    for (int i = 0; i < M; ++i)
-        for (int j = 0; j < N; ++j) fill(C, i, j, decode(c[i][j] = d[i][j]));
-    multiply_finite(A, B, C, d);
-    if (A.finite && B.finite && C.finite) return;
-
+    std::uint32_t c[M][N];
+    std::memcpy(c, d, sizeof(c));
+    if (bf16 ? multiply_bf16(a, b, c, d) : multiply_fp16(a, b, c, d)) return;
     for (int i = 0; i < M; ++i)
         for (int j = 0; j < N; ++j) {
             float row[K], column[K];
@@ -153,7 +157,7 @@ void multiply_accumulate(bool bf16, const std::uint16_t (&a)[M][K], const std::u
                 row[k] = as_float(a[i][k], bf16);
                 column[k] = as_float(b[k][j], bf16);
             }
-            special(row, column, c[i][j], d[i][j]);
+            special(row, column, std::bit_cast<float>(c[i][j]), d[i][j]);
         }
 }
 

@@ -58,7 +58,8 @@ std::uint32_t ballot(bool predicate, Site site) {
     meet(vote_ballot, all_lanes, &operands, site, [](Cta&, Meeting& meeting) {
         std::uint32_t result = 0;
         for (int lane = 0; lane < warp_size; ++lane)
-            result |= static_cast<std::uint32_t>(static_cast<BallotOperands*>(meeting.operands[lane])->predicate) << lane;
+            result |= static_cast<std::uint32_t>(static_cast<BallotOperands*>(meeting.operands[lane])->predicate)
+                      << lane;
         for (void* lane : meeting.operands) static_cast<BallotOperands*>(lane)->result = result;
     });
     return operands.result;

@@ -122,6 +122,15 @@ TEST_F(Ladder, MemoryThatIsNotThereIsRefusedWithBothFigures) {
     EXPECT_EQ(outcome.status, 2);
     EXPECT_CONTAINS(outcome.err, "needs 1.00 EiB of memory");
     EXPECT_CONTAINS(outcome.err, "are free");
+    const ladder::Registry both = registry({Behaviour::right, Behaviour::hungry});
+    EXPECT_EQ(run(both, {"--shape", small, "--rungs", "00a,00b"}).status, 2);
+    const Outcome one_skipped = run(both, {"--shape", small});
+    EXPECT_EQ(one_skipped.status, 0);
+    EXPECT_CONTAINS(one_skipped.out, "SKIPPED 00b fake, forward: needs 1.00 EiB of memory");
+}
+
+TEST_F(Ladder, NothingIsAllocatedForAProblemThatNoRungDoes) {
+    EXPECT_EQ(run(registry({Behaviour::refuses}), {"--shape", "2000000000,64,64,2000000000,2000000000,64"}).status, 3);
 }
 
 TEST_F(Ladder, RungNotAskedForByNameIsSkippedWithItsReason) {

@@ -116,6 +116,24 @@ TEST(Run, MemoryIsCountedInStorageTypes) {
     EXPECT_CONTAINS(*verify::too_large(fakes::rung("a", Behaviour::right), problem(), device), "19.30 KiB");
 }
 
+// So large that rows are sampled: a backward has to be judged by rows of O and L that were computed.
+TEST(Run, SlowLargeBackwardIsFedWhereItIsCompared) {
+    Problem p = problem(40000, 40000);
+    p.B = 1, p.Hq = 8, p.window_left = 3, p.window_right = 0;
+    const verify::Case the_case(p);
+    const auto computed = [&](int h, int i) { return *the_case.L().row(0, h, i) < 1e29f; };
+    int rows = 0;
+    for (const auto& [b, h, sampled] : verify::sample_queries(p, {})) {
+        for (int i : sampled) EXPECT_TRUE(computed(h, i)) << h << ' ' << i;
+    }
+    for (const auto& [b, h_kv, sampled] : verify::sample_keys(p, {})) {
+        for (int h = h_kv * 4; h < h_kv * 4 + 4; ++h) {
+            for (int i = 0; i < p.Nq; ++i) rows += computed(h, i);
+        }
+    }
+    EXPECT_GE(rows, 4 * p.Nq);
+}
+
 TEST(Registry, TakesEachRungOnce) {
     ladder::Registry registry;
     registry.add(fakes::rung("a", Behaviour::right));

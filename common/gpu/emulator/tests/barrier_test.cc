@@ -1,0 +1,172 @@
+// Barriers of a CTA: they order, they count, and each misuse is reported.
+#include "common/gpu/emulator/tests/reports.h"
+
+namespace {
+
+using testing::HasSubstr;
+
+struct Numbers {
+    gpu::SharedTile<float, 1, 128> tile;
+};
+
+void exchange(float* results, bool barrier) {
+    auto& shared = gpu::shared_memory<Numbers>();
+    shared.tile(0, threadIdx.x) = static_cast<float>(threadIdx.x);
+    if (barrier) gpu::bar_sync();
+    results[threadIdx.x] = shared.tile(0, 127 - threadIdx.x);
+}
+
+TEST(Barrier, OrdersTiny) {
+    for (const auto& options : emulator::standard_schedules()) {
+        ScopedOptions scoped(options);
+        float results[128];
+        ASSERT_EQ(report_of(1, 128, sizeof(Numbers), exchange, results, true), "");
+        for (int i = 0; i < 128; ++i) EXPECT_EQ(results[i], 127 - i);
+    }
+}
+
+TEST(Barrier, MissingBarrierTiny) {
+    float results[128];
+    const int reports = schedules_that_report("shared memory offset", 128, sizeof(Numbers), exchange, results, false);
+    EXPECT_EQ(reports, static_cast<int>(emulator::standard_schedules().size()));
+}
+
+void reuse(bool barrier) {
+    auto& shared = gpu::shared_memory<Numbers>();
+    if (threadIdx.x < 32) shared.tile(0, threadIdx.x) = 1.0f;
+    gpu::bar_sync();
+    if (threadIdx.x >= 32) static_cast<void>(float{shared.tile(0, threadIdx.x - 32)});
+    if (barrier) gpu::bar_sync();
+    if (threadIdx.x < 32) shared.tile(0, threadIdx.x) = 2.0f;  // overwrites what the others read
+}
+
+TEST(Barrier, MissingBarrierBeforeReuseTiny) {
+    EXPECT_EQ(schedules_that_report("", 64, sizeof(Numbers), reuse, true), 0);
+    EXPECT_EQ(schedules_that_report("no barrier lies between", 64, sizeof(Numbers), reuse, false),
+              static_cast<int>(emulator::standard_schedules().size()));
+}
+
+void rounds(int n) {
+    for (int i = 0; i < n; ++i) gpu::bar_sync();
+}
+
+TEST(Barrier, CountedOnceTiny) {
+    gpu::reset_counters();
+    ASSERT_EQ(report_of(3, 96, 0, rounds, 5), "");
+    EXPECT_EQ(gpu::counters()->barriers, 15u);
+}
+
+void exits_early() {
+    if (threadIdx.x >= 32) return;
+    gpu::bar_sync();
+}
+
+TEST(Barrier, EarlyExitTiny) {
+    for (const auto& options : emulator::standard_schedules()) {
+        ScopedOptions scoped(options);
+        EXPECT_THAT(report_of(1, 64, 0, exits_early),
+                    testing::AnyOf(HasSubstr("have exited"), HasSubstr("the thread exits while")));
+    }
+}
+
+// ---- named barriers ----
+
+void hand_over(float* result) {
+    auto& shared = gpu::shared_memory<Numbers>();
+    if (threadIdx.x < 32) {  // producer
+        for (int i = 0; i < 4; ++i) {
+            if (i > 0) gpu::bar_sync(2, 64);
+            shared.tile(0, threadIdx.x) = static_cast<float>(i + 1);
+            gpu::bar_arrive(1, 64);
+        }
+    } else {
+        float sum = 0;
+        for (int i = 0; i < 4; ++i) {
+            gpu::bar_sync(1, 64);
+            sum += shared.tile(0, threadIdx.x - 32);
+            if (i < 3) gpu::bar_arrive(2, 64);
+        }
+        result[threadIdx.x - 32] = sum;
+    }
+}
+
+TEST(Barrier, ProducerAndConsumerTiny) {
+    for (const auto& options : emulator::standard_schedules()) {
+        ScopedOptions scoped(options);
+        float result[32] = {};
+        ASSERT_EQ(report_of(1, 64, sizeof(Numbers), hand_over, result), "");
+        for (const float x : result) EXPECT_EQ(x, 10);
+    }
+}
+
+void named(int id, int threads) { gpu::bar_sync(id, threads); }
+void arrive(int id, int threads) { gpu::bar_arrive(id, threads); }
+
+TEST(Barrier, BadOperandsTiny) {
+    EXPECT_THAT(report_of(1, 64, 0, named, 16, 64), HasSubstr("barrier.sync 16: a CTA has barriers 0 to 15"));
+    EXPECT_THAT(report_of(1, 64, 0, named, -1, 64), HasSubstr("a CTA has barriers 0 to 15"));
+    EXPECT_THAT(report_of(1, 64, 0, named, 1, 48), HasSubstr("multiple of 32"));
+    EXPECT_THAT(report_of(1, 64, 0, named, 1, 96), HasSubstr("the CTA has 64"));
+    EXPECT_THAT(report_of(1, 64, 0, arrive, 1, 0), HasSubstr("needs a number of threads"));
+    EXPECT_EQ(report_of(1, 64, 0, named, 15, 64), "");
+}
+
+void different_counts() { gpu::bar_sync(3, threadIdx.x < 32 ? 64 : 96); }
+
+TEST(Barrier, CountsThatDifferTiny) {
+    EXPECT_THAT(report_of(1, 96, 0, different_counts), HasSubstr("arrived at the same barrier for 64"));
+}
+
+void half_warps() {
+    if (gpu::lane() < 16) gpu::bar_sync(1, 32);
+}
+
+TEST(Barrier, PartsOfWarpsTiny) {
+    EXPECT_THAT(report_of(1, 64, 0, half_warps), HasSubstr("barriers count whole warps"));
+}
+
+void arrives_twice() {
+    if (threadIdx.x < 32) {
+        gpu::bar_arrive(1, 96);
+        gpu::bar_arrive(1, 96);
+    } else {
+        gpu::bar_sync(1, 96);
+    }
+}
+
+TEST(Barrier, SecondArrivalTiny) {
+    EXPECT_THAT(report_of(1, 64, 0, different_counts), HasSubstr("barrier.sync 3"));
+    EXPECT_THAT(report_of(1, 96, 0, arrives_twice), HasSubstr("arrives a second time"));
+}
+
+// ---- deadlock and livelock ----
+
+void waits_for_nobody() {
+    if (threadIdx.x < 32) {
+        gpu::bar_sync(1, 64);
+    } else {
+        gpu::bar_sync(2, 64);
+    }
+}
+
+TEST(Barrier, DeadlockTextTiny) {
+    ScopedOptions scoped(emulator::Schedule::random, 42);
+    const std::string report = report_of(1, 64, 0, waits_for_nobody);
+    EXPECT_THAT(report, HasSubstr("deadlock: no thread can go on"));
+    EXPECT_THAT(report, HasSubstr("CTA 0, threads 0-31 wait for barrier.sync 1 at "));
+    EXPECT_THAT(report, HasSubstr("CTA 0, threads 32-63 wait for barrier.sync 2 at "));
+    EXPECT_THAT(report, HasSubstr("barrier_test.cc"));
+    EXPECT_THAT(report, HasSubstr("32 of 64 threads have arrived"));
+    EXPECT_THAT(report, HasSubstr("kernel kernel_under_test"));
+    EXPECT_THAT(report, HasSubstr("schedule random, seed 42"));
+}
+
+TEST(Barrier, LivelockBudgetTiny) {
+    emulator::Options options;
+    options.step_budget = 1000;
+    ScopedOptions scoped(options);
+    EXPECT_THAT(report_of(1, 64, 0, rounds, 1000000), HasSubstr("livelock"));
+    EXPECT_EQ(report_of(1, 64, 0, rounds, 2), "");  // the machine is fresh again
+}
+
+}  // namespace

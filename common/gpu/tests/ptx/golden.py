@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Compares the PTX that nvcc makes of wrappers.cu with golden.txt, and checks that no asm of common/gpu is left out.
+
+Exits with 0 if all is well, 1 if something differs, 77 if there is no nvcc.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+ROOT = FOLDER.parents[3]
+REGISTER = r"%[a-z]+\d+"
+
+
+def kernels(ptx):
+    """{kernel name: its instructions, without comments and the braces and semicolons around them}"""
+    result = {}
+    for name, body in re.findall(r"^\.visible \.entry (\w+)\(.*?\)\n\{\n(.*?)^\}", ptx, re.MULTILINE | re.DOTALL):
+        body = re.sub(r"//[^\n]*", "", body)
+        lines = [re.sub(r"\s+", " ", line.strip()) for line in body.split(";")]
+        lines = [re.sub(r"^[{}] ?", "", line) for line in lines]
+        result[name] = [line for line in lines if line]
+    return result
+
+
+def first_comma(operands):
+    """Where the first operand ends."""
+    depth = 0
+    for i, character in enumerate(operands):
+        depth += character in "{[" or -(character in "}]")
+        if character == "," and depth == 0:
+            return i
+    return len(operands)
+
+
+def named_operands(kernel, instructions):
+    """The same instructions with every register replaced by where its value comes from or goes to."""
+    source, destination = {}, {}
+    for line in instructions:
+        if match := re.fullmatch(rf"ld\.param\.\w+ ({REGISTER}), \[{kernel}_param_(\d+)(\+\d+)?\]", line):
+            source[match[1]] = f"param{match[2]}{match[3] or ''}"
+        elif match := re.fullmatch(rf"mov\.\w+ ({REGISTER}), (-?\d+)", line):
+            source[match[1]] = match[2]
+        elif match := re.fullmatch(rf"(?:cvta\.to\.global|mov)\.\w+ ({REGISTER}), ({REGISTER})", line):
+            source[match[1]] = source.get(match[2], "_")
+    for line in instructions:
+        if match := re.fullmatch(rf"st\.global\.\w+ \[({REGISTER})(?:\+(\d+))?\], ({REGISTER})", line):
+            destination[match[3]] = f"out+{match[2] or 0}"
+    result = []
+    for line in instructions:
+        opcode, _, operands = line.partition(" ")
+        end = first_comma(operands)
+        first = re.sub(REGISTER, lambda r: destination.get(r[0], source.get(r[0], "_")), operands[:end])
+        others = re.sub(REGISTER, lambda r: source.get(r[0], destination.get(r[0], "_")), operands[end:])
+        result.append(f"{opcode} {first}{others}".strip())
+    return result
+
+
+def compare(ptx, golden):
+    """Sentences about what differs."""
+    present = kernels(ptx)
+    differences = [f"{name} has no line in golden.txt." for name in present.keys() - golden.keys()]
+    for name, expected in golden.items():
+        lines = named_operands(name, present.get(name, []))
+        if lines.count(expected) != 1:
+            found = [line for line in lines if line.split(" ")[0].split(".")[0] == expected.split(".")[0]]
+            differences.append(f"{name}: expected once\n    {expected}\n  but nvcc writes\n    " +
+                               "\n    ".join(found or ["nothing of the kind"]))
+    return differences
+
+
+def read_golden(text):
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return dict(line.split(maxsplit=1) for line in lines)
+
+
+def uncovered(golden):
+    """Instructions in asm statements of common/gpu that no golden line has."""
+    opcodes = {line.split(" ")[0] for line in golden.values()}
+    result = []
+    for header in sorted((ROOT / "common/gpu").glob("*.h")):
+        for opcode in re.findall(r"\basm(?: volatile)?\(\s*\"([\w.:]+)", header.read_text()):
+            if opcode not in opcodes:
+                result.append(f"{header.name} has the instruction {opcode}, and golden.txt does not.")
+    return result
+
+
+def self_check():
+    """Two operands that change places are noticed."""
+    ptx = (".visible .entry k(\n)\n{\n ld.param.u64 %rd1, [k_param_0];\n ld.param.f32 %f1, [k_param_1];\n"
+           " ld.param.f32 %f2, [k_param_2];\n cvta.to.global.u64 %rd2, %rd1;\n // begin inline asm\n"
+           " op.x %r1, %f2, %f1;\n // end inline asm\n st.global.u32 [%rd2+4], %r1;\n ret;\n}\n")
+    assert compare(ptx, {"k": "op.x out+4, param2, param1"}) == []
+    assert len(compare(ptx, {"k": "op.x out+4, param1, param2"})) == 1
+    assert len(compare(ptx, {"k": "op.y out+4, param2, param1"})) == 1
+    assert len(compare(ptx, {"k": "op.x out+0, param2, param1"})) == 1
+    assert len(compare(ptx, {})) == 1
+
+
+def main():
+    self_check()
+    golden = read_golden((FOLDER / "golden.txt").read_text())
+    differences = uncovered(golden)
+    nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
+    if nvcc:
+        command = [nvcc, "-std=c++20", "-arch=compute_90", "-ptx", "--expt-relaxed-constexpr", "-DGPU_EMULATOR=0",
+                   f"-I{ROOT}", str(FOLDER / "wrappers.cu"), "-o", "-"]
+        compiled = subprocess.run(command, capture_output=True, text=True)
+        if compiled.returncode != 0:
+            sys.exit(f"nvcc does not compile wrappers.cu:\n{compiled.stderr}")
+        differences += compare(compiled.stdout, golden)
+    for difference in differences:
+        print(difference)
+    if differences:
+        sys.exit(1)
+    if not nvcc:
+        print("skipped: there is no nvcc in PATH or /usr/local/cuda/bin, so PTX cannot be compared")
+        sys.exit(77)
+    print(f"{len(golden)} instructions are as they should be")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+// One kernel for each wrapper of common/gpu that is an instruction of its own. golden.py compiles this file to PTX and
+// compares. Operands are parameters and results go to `out` in order, so that PTX shows which operand stands where.
+#include "common/gpu/gpu.h"
+
+using namespace gpu;
+
+#define PROBE extern "C" __global__ void
+
+PROBE cvt_rn_fp16(fp16* out, float value) { out[0] = cvt_rn<fp16>(value); }
+PROBE cvt_rn_bf16(bf16* out, float value) { out[0] = cvt_rn<bf16>(value); }
+PROBE cvt_rn_x2_fp16(std::uint32_t* out, float low, float high) { out[0] = cvt_rn_x2<fp16>(low, high); }
+PROBE cvt_rn_x2_bf16(std::uint32_t* out, float low, float high) { out[0] = cvt_rn_x2<bf16>(low, high); }
+PROBE to_float_fp16(float* out, fp16 value) { out[0] = to_float(value); }
+PROBE ex2_approx_ftz(float* out, float x) { out[0] = gpu::ex2_approx_ftz(x); }
+
+PROBE bar_warp_sync(std::uint32_t mask) { gpu::bar_warp_sync(mask); }
+PROBE shfl_sync_bfly(float* out, float value, int lane_mask) { out[0] = gpu::shfl_sync_bfly(value, lane_mask); }
+PROBE shfl_sync_idx(float* out, float value, int source) { out[0] = gpu::shfl_sync_idx(value, source); }
+PROBE vote_sync_ballot(std::uint32_t* out, int x) { out[0] = gpu::vote_sync_ballot(x > 0); }
+
+PROBE bar_sync_all() { bar_sync(); }
+PROBE bar_sync_named(int id, int threads) { barrier_sync(id, threads); }
+PROBE barrier_arrive(int id, int threads) { gpu::barrier_arrive(id, threads); }
+
+PROBE cp_async_cg_16(std::uint32_t destination, Matrix<const std::uint32_t> source, int bytes_read) {
+    gpu::cp_async_cg_16(destination, source, 0, 0, bytes_read);
+}
+PROBE cp_async_commit_group() { gpu::cp_async_commit_group(); }
+PROBE cp_async_wait_group_0() { cp_async_wait_group<0>(); }
+PROBE cp_async_wait_group_1() { cp_async_wait_group<1>(); }
+PROBE cp_async_wait_group_2() { cp_async_wait_group<2>(); }
+
+PROBE ldmatrix_x4(std::uint32_t* out, std::uint32_t address) {
+    std::uint32_t r[4];
+    gpu::ldmatrix_x4(r, address);
+    for (int i = 0; i < 4; ++i) out[i] = r[i];
+}
+PROBE ldmatrix_x4_trans(std::uint32_t* out, std::uint32_t address) {
+    std::uint32_t r[4];
+    gpu::ldmatrix_x4_trans(r, address);
+    for (int i = 0; i < 4; ++i) out[i] = r[i];
+}
+
+struct MmaOperands {
+    std::uint32_t a[4], b0, b1;
+    float c[4];
+};
+template <class T>
+__device__ void multiply(float* out, const MmaOperands& x) {
+    float d[4] = {x.c[0], x.c[1], x.c[2], x.c[3]};
+    mma_sync_m16n8k16<T>(d, x.a, x.b0, x.b1);
+    for (int i = 0; i < 4; ++i) out[i] = d[i];
+}
+PROBE mma_sync_fp16(float* out, MmaOperands x) { multiply<fp16>(out, x); }
+PROBE mma_sync_bf16(float* out, MmaOperands x) { multiply<bf16>(out, x); }
+
+PROBE red_global_add_f32(Matrix<float> sums, float value) { gpu::red_global_add_f32(sums, 0, 0, value); }
+PROBE load_vector_4(float* out, Matrix<const float> source) {
+    const auto v = source.load4(0, 0);
+    for (int i = 0; i < 4; ++i) out[i] = v[i];
+}
+PROBE store_vector_4(Matrix<float> destination, float a, float b, float c, float d) {
+    destination.store(0, 0, Vector<float, 4>{a, b, c, d});
+}
+PROBE read_only_element(std::uint32_t* out, Matrix<const std::uint32_t> source) { out[0] = source(0, 0); }

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Writes the figures of the documentation from the results files that it names.
+
+    docs.py            fill every table in README.md, docs/*.md and the stages' READMEs
+    docs.py --check    change nothing; exit 1 and name the files that are out of date
+
+A table stands between `<!-- table: FILE [stages=00,01] [pass=forward] -->` and `<!-- end -->`; FILE is a results file of
+the ladder, relative to the repository's root. A figure that the file does not hold is printed as "-".
+"""
+import json
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MARKER = re.compile(r"(<!-- table: (\S+)((?: \w+=\S+)*) -->\n).*?(<!-- end -->)", re.S)
+
+
+def in_units(value, units):
+    """value with three digits and the unit that fits, from [(factor, unit), ...], largest first."""
+    if value is None:
+        return "-"
+    for factor, unit in units:
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}".strip()
+    return f"{value:g}"
+
+
+def in_bytes(value):
+    return in_units(value, [(2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+
+
+def count(value):
+    return in_units(value, [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")])
+
+
+def total(row, kind):
+    """Sum over tensors of requested or distinct bytes; None if any is unknown."""
+    tensors = ((row.get("bytes") or {}).get("tensors") or {}).values()
+    parts = [tensor.get(f"{kind}_{way}") for tensor in tensors for way in ("read", "written")]
+    return None if not parts or any(part is None for part in parts) else sum(parts)
+
+
+def table(results, options):
+    rows = [row for row in results["rows"] if row["status"] == "verified"]
+    if "stages" in options:
+        rows = [row for row in rows if row["stage"] in options["stages"].split(",")]
+    if "pass" in options:
+        rows = [row for row in rows if row["pass"] == options["pass"]]
+    timed = any(row.get("time_ms") is not None for row in rows)
+    head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [f"{row['stage']}{row['rung']} {row['name']}", row["pass"]]
+        if timed:
+            cells += [f"{row['time_ms']:.4g}", f"{row['tflops']:.3g}"] if row.get("time_ms") is not None else ["-", "-"]
+        cells += [in_bytes(total(row, "requested")), in_bytes(total(row, "distinct")), count(row.get("exps"))]
+        lines.append("| " + " | ".join(cells) + " |")
+    source = {row["bytes"]["source"] for row in rows if row.get("bytes")}
+    lines.append("")
+    lines.append(f"{results['machine']}; {results['problem']['text']}; commit {results['commit']}; bytes and exponentials "
+                 f"{' or '.join(sorted(source)) or 'unknown'}.")
+    return "\n".join(lines) + "\n"
+
+
+def filled(text):
+    def fill(match):
+        with open(os.path.join(ROOT, match[2]), encoding="utf-8") as file:
+            results = json.load(file)
+        return match[1] + table(results, dict(pair.split("=") for pair in match[3].split())) + match[4]
+
+    return MARKER.sub(fill, text)
+
+
+def documents():
+    yield os.path.join(ROOT, "README.md")
+    for folder in sorted(os.listdir(ROOT)):
+        if folder == "docs" or re.match(r"\d\d_", folder):
+            for name in sorted(os.listdir(os.path.join(ROOT, folder))):
+                if name.endswith(".md"):
+                    yield os.path.join(ROOT, folder, name)
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        print(f"docs.py: {' '.join(arguments)}: the only option is --check", file=sys.stderr)
+        return 2
+    stale = []
+    for path in documents():
+        with open(path, encoding="utf-8") as file:
+            before = file.read()
+        try:
+            after = filled(before)
+        except (OSError, ValueError, KeyError) as error:
+            print(f"docs.py: {os.path.relpath(path, ROOT)}: no table from its results file: {error!r}", file=sys.stderr)
+            return 1
+        if after == before:
+            continue
+        stale.append(os.path.relpath(path, ROOT))
+        if not arguments:
+            with open(path + ".tmp", "w", encoding="utf-8") as file:
+                file.write(after)
+            os.replace(path + ".tmp", path)
+    if arguments and stale:
+        print("docs.py: figures differ from their results files in " + ", ".join(stale) +
+              "; run common/scripts/docs.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
