@@ -59,7 +59,8 @@ int main(int argc, char** argv) {
     std::string kernels;
     int seeds = 0;
     app.add_option("kernels", kernels, "Namespace of the rung's kernels, e.g. stage02::b")->required();
-    app.add_option("--seeds", seeds, "In place of the standard schedules: this many random seeds, the problems taking turns");
+    app.add_option("--seeds", seeds,
+                   "In place of the standard schedules: this many random seeds, the problems taking turns");
     CLI11_PARSE(app, argc, argv);
 
     ladder::Registry registry;
