@@ -12,7 +12,7 @@ GPU_DEVICE void red_global_add_f32(const Matrix<float>& matrix, int row, int col
 #if GPU_EMULATOR
     emulator::red_global_add(matrix.region, p, value, site);
 #else
-    atomicAdd(p, value);
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p), "f"(value) : "memory");
 #endif
 }
 
