@@ -1,5 +1,6 @@
 # Include this before project(). It picks the machine, and gives:
-#   add_stage(NN ARCHITECTURES 80 90 [MINIMUM 75])  the stage in this folder, its test and its benchmark
+#   add_stage(NN ARCHITECTURES 80 90 [MINIMUM 75] [FROM_80 ...] [SOURCES ...] [LINK ...])
+#                                                   the stage in this folder, its test and its benchmark
 #   add_ladder()                                    the program `ladder` with every stage of the build
 #   add_common_library, add_tests                   what common/CMakeLists.txt is made of
 include_guard(GLOBAL)
@@ -80,8 +81,10 @@ endfunction()
 
 # add_stage(NN ARCHITECTURES ... [MINIMUM ...]): stage.cu -> library stage_NN, test.cc -> stage_NN_test, bench.cc ->
 # stage_NN_bench. ARCHITECTURES: built by default. MINIMUM: the oldest that a user may choose (default: the first).
+# FROM_80: kernel files of rungs that need 8.0 in a stage that does not; where only older architectures are chosen they are
+# built for 8.0 all the same, and the ladder skips their rungs. SOURCES, LINK: more files and libraries of the stage.
 function(add_stage number)
-    cmake_parse_arguments(PARSE_ARGV 1 stage "" "MINIMUM" "ARCHITECTURES")
+    cmake_parse_arguments(PARSE_ARGV 1 stage "" "MINIMUM" "ARCHITECTURES;FROM_80;SOURCES;LINK")
     if(NOT stage_MINIMUM)
         list(GET stage_ARCHITECTURES 0 stage_MINIMUM)
     endif()
@@ -102,10 +105,20 @@ function(add_stage number)
         add_subdirectory(${REPOSITORY_ROOT}/common ${CMAKE_BINARY_DIR}/common)
     endif()
 
-    add_library(stage_${number} STATIC stage.cu)
-    set_kernel_language(stage.cu)
+    add_library(stage_${number} STATIC stage.cu ${stage_SOURCES})
+    set_kernel_language(stage.cu ${stage_FROM_80})
     set_target_properties(stage_${number} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
-    target_link_libraries(stage_${number} PUBLIC ladder_core)
+    target_link_libraries(stage_${number} PUBLIC ladder_core ${stage_LINK})
+    if(stage_FROM_80)
+        choose_architectures(architectures_from_80 80 ${stage_ARCHITECTURES})
+        if(NOT architectures_from_80)
+            set(architectures_from_80 80)
+        endif()
+        add_library(stage_${number}_from_80 OBJECT ${stage_FROM_80})
+        set_target_properties(stage_${number}_from_80 PROPERTIES CUDA_ARCHITECTURES "${architectures_from_80}")
+        target_link_libraries(stage_${number}_from_80 PRIVATE ladder_core)
+        target_sources(stage_${number} PRIVATE $<TARGET_OBJECTS:stage_${number}_from_80>)
+    endif()
     set_property(GLOBAL APPEND PROPERTY STAGES ${number})
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/test.cc)
         add_tests(stage_${number}_test stage_${number} SOURCES test.cc LINK stage_${number} rung_tests)

@@ -50,7 +50,7 @@ struct SharedReference {
 #endif
 
 /// Rows of one head of one sequence: element (row, column), columns contiguous, 64-bit row stride in elements.
-/// m(row, column) is an element; load2 and load4 move several at once, aligned to their size, and store takes them
+/// m(row, column) is an element; load2, load4 and load8 move several at once, aligned to their size, and store takes them
 /// back.
 template <class T>
 struct Matrix {
@@ -95,6 +95,10 @@ struct Matrix {
     }
     GPU_DEVICE Vector<Element, 4> load4(int row, int column GPU_SITE) const {
         return load<4>(row, column GPU_PASS_SITE);
+    }
+
+    GPU_DEVICE Vector<Element, 8> load8(int row, int column GPU_SITE) const {
+        return load<8>(row, column GPU_PASS_SITE);
     }
 
     template <int n>
@@ -195,6 +199,7 @@ struct alignas(16) SharedTile {
 
     GPU_DEVICE Vector<T, 2> load2(int row, int column GPU_SITE) { return load<2>(row, column GPU_PASS_SITE); }
     GPU_DEVICE Vector<T, 4> load4(int row, int column GPU_SITE) { return load<4>(row, column GPU_PASS_SITE); }
+    GPU_DEVICE Vector<T, 8> load8(int row, int column GPU_SITE) { return load<8>(row, column GPU_PASS_SITE); }
 
     template <int n>
     GPU_DEVICE void store(int row, int column, Vector<T, n> value GPU_SITE) {
