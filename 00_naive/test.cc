@@ -55,7 +55,9 @@ TEST(Stage00, MovesFourTimesNSquaredElementsOfSAndP) {
         }
         EXPECT_EQ(distinct, 4u * 160 * 160 * 2) << rung.title();
         // 00c asks for each of them once.
-        if (rung.letter == "c") EXPECT_EQ(requested, 4u * 160 * 160 * 2);
+        if (rung.letter == "c") {
+            EXPECT_EQ(requested, 4u * 160 * 160 * 2);
+        }
     }
 }
 
@@ -70,8 +72,11 @@ TEST(Stage00, LongRowsAreFetchedThreeTimes) {
         const verify::Result result = verify::Run(rung, the_case).verify();
         ASSERT_TRUE(result.verified()) << result.reason();
         if (!result.counters) continue;
-        for (const gpu::Traffic& traffic : result.counters->tensors)
-            if (traffic.tensor == "S") EXPECT_EQ(traffic.requested_read, fetches * traffic.distinct_read) << keys;
+        for (const gpu::Traffic& traffic : result.counters->tensors) {
+            if (traffic.tensor == "S") {
+                EXPECT_EQ(traffic.requested_read, fetches * traffic.distinct_read) << keys;
+            }
+        }
     }
 }
 

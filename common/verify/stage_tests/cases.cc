@@ -2,6 +2,7 @@
 // query that sees keys first ... last has O = (first + last) / 2 and L = log(last - first + 1).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -280,7 +281,9 @@ void B07_padded_keys_and_small_L(const Rung& rung) {
             // P = 1 / Nk, dP = 3 and 1, D = 2, so dS = +- 1 / Nk and dQ = (0, 1).
             const Outputs outputs = probe.run(rung);
             expect_near(rung, probe.problem, "dQ", 0, outputs.dQ.row(0, 0, 0)[0], 0, 120, false);
-            expect_near(rung, probe.problem, "dQ", 0, outputs.dQ.row(0, 0, 0)[1], 1, 1, false);
+            // One thread may add the Nk fp32 terms one after the other: as many roundings.
+            const double roundings = type == DataType::fp32 ? std::max(1.0, Nk / 16.0) : 1;
+            expect_near(rung, probe.problem, "dQ", 0, outputs.dQ.row(0, 0, 0)[1], 1, roundings, false);
             for (int j = 0; j < Nk; ++j) {
                 const double dK = (j % 2 ? -1.0 : 1.0) / Nk, dV = 1.0 / Nk;
                 expect_near(rung, probe.problem, "dK", j, outputs.dK.row(0, 0, j)[0], dK, dV, false);
