@@ -35,7 +35,7 @@ constexpr cudaDataType_t type_of = std::is_same_v<T, float>       ? CUDA_R_32F
                                    : std::is_same_v<T, gpu::fp16> ? CUDA_R_16F
                                                                   : CUDA_R_16BF;
 
-/// Rows `rows` of the first of some heads, as cuBLAS sees them: column-major, each row of ours a column.
+/// Matrices of neighbouring heads. cuBLAS takes them as column-major: a row of ours is a column of its.
 template <class T>
 struct Heads {
     T* data;
@@ -47,7 +47,7 @@ Heads<T> heads(const gpu::Tensor<T>& tensor, int batch, int head, std::int64_t f
             tensor.row_stride, tensor.head_stride};
 }
 
-/// C = factor * op(A) B for `count` heads, column-major, C: m x n, inner dimension k.
+/// C = factor * op(A) B for `count` heads, as cuBLAS sees them: C is m x n, the inner dimension k.
 template <class T>
 void multiply(cublasOperation_t operation_a, std::int64_t m, std::int64_t n, std::int64_t k, float factor,
               Heads<const T> A, Heads<const T> B, Heads<T> C, int count) {
@@ -64,18 +64,50 @@ std::optional<std::string> refuses(const Problem& problem) {
     return std::nullopt;
 }
 
-/// cuBLAS takes matrices whose rows follow each other without overlap.
-void require_ascending_rows(const char* name, const ladder::Operand& operand, int d) {
-    if (operand.row_stride >= d) return;
-    throw ladder::Refused("cuBLAS takes rows that follow each other in memory: the row stride of " + std::string(name) +
-                          " is " + std::to_string(operand.row_stride) +
-                          " elements and must be at least d = " + std::to_string(d) + ".");
+/// Rows of Q and O, or of K and V, over all sequences: (B, H, N, d); packed sequences are one.
+struct Shape {
+    int B, H, N, d;
+    std::int64_t rows() const { return std::int64_t(B) * H * N; }
+};
+Shape query_shape(const Problem& problem) {
+    return {problem.packed() ? 1 : problem.B, problem.Hq, problem.packed() ? problem.cu_q.back() : problem.Nq,
+            problem.d};
+}
+Shape key_shape(const Problem& problem) {
+    return {problem.packed() ? 1 : problem.B, problem.Hkv, problem.packed() ? problem.cu_k.back() : problem.Nk,
+            problem.d};
 }
 
-/// S and P: (B, Hq, Nq, padded(Nk)).
+/// S and P: (B, Hq, Nq, padded(Nk)). The others are used only where an operand's rows do not lie in ascending order, which is
+/// all that cuBLAS takes.
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
-    const std::size_t bytes = sizes(problem).all_queries * d::padded(problem.Nk) * attention::bytes(problem.type);
-    return {{"S", bytes}, {"P", bytes}};
+    const std::size_t bytes = attention::bytes(problem.type), row = problem.d * bytes;
+    const std::size_t pairs = sizes(problem).all_queries * d::padded(problem.Nk) * bytes;
+    const std::size_t queries = query_shape(problem).rows() * row, keys = key_shape(problem).rows() * row;
+    return {{"S", pairs}, {"P", pairs}, {"Q_copy", queries}, {"K_copy", keys}, {"V_copy", keys}, {"O_copy", queries}};
+}
+
+template <class T>
+bool ascending(const gpu::Tensor<T>& tensor, const Shape& shape) {
+    return tensor.row_stride >= shape.d && tensor.head_stride >= 0;
+}
+template <class T>
+gpu::Tensor<T> dense(const gpu::Buffer& buffer, const Shape& shape) {
+    const std::int64_t head = std::int64_t(shape.N) * shape.d;
+    return buffer.tensor<T>(shape.H * head, head, shape.d, shape.d);
+}
+template <class T>
+void copy(const gpu::Tensor<const T>& from, const gpu::Tensor<T>& to, const Shape& shape) {
+    gpu::launch({"stage00::d::copy_rows", ceil_div(shape.rows(), d::warps), d::threads, 0}, d::copy_rows<T>, shape.B,
+                shape.H, shape.N, shape.d, from, to);
+}
+/// The operand, or a dense copy of it where cuBLAS cannot take it as it lies.
+template <class T>
+gpu::Tensor<const T> for_cublas(const ladder::Operand& operand, const gpu::Buffer& buffer, const Shape& shape) {
+    const auto tensor = operand.as<const T>();
+    if (ascending(tensor, shape)) return tensor;
+    copy(tensor, dense<T>(buffer, shape), shape);
+    return gpu::read_only(dense<T>(buffer, shape));
 }
 
 /// Keys of a row of S that `softmax` holds in shared memory.
@@ -90,15 +122,15 @@ Mask mask_of(const Problem& problem, int b) {
 }
 
 void launch(const Problem& problem, Operands& operands) {
-    require_ascending_rows("Q", operands.Q, problem.d);
-    require_ascending_rows("K", operands.K, problem.d);
-    require_ascending_rows("V", operands.V, problem.d);
-    require_ascending_rows("O", operands.O, problem.d);
     ladder::with_type(problem.type, [&]<class T>() {
         const auto S = workspace<T>(problem, operands.workspaces[0], d::padded(problem.Nk));
         const auto P = workspace<T>(problem, operands.workspaces[1], d::padded(problem.Nk));
-        const auto Q = operands.Q.as<const T>(), K = operands.K.as<const T>(), V = operands.V.as<const T>();
-        const auto O = operands.O.as<T>();
+        const Shape queries_shape = query_shape(problem), keys_shape = key_shape(problem);
+        const auto Q = for_cublas<T>(operands.Q, operands.workspaces[2], queries_shape);
+        const auto K = for_cublas<T>(operands.K, operands.workspaces[3], keys_shape);
+        const auto V = for_cublas<T>(operands.V, operands.workspaces[4], keys_shape);
+        const bool O_ascends = ascending(operands.O.as<T>(), queries_shape);
+        const auto O = O_ascends ? operands.O.as<T>() : dense<T>(operands.workspaces[5], queries_shape);
 
         // Heads that one call multiplies, and the stride of K and V between them.
         const int group = problem.group(), count = group == 1 ? problem.Hq : group;
@@ -146,6 +178,7 @@ void launch(const Problem& problem, Operands& operands) {
                             keys_of(V, batch, h, first_key + keys.begin), weights,
                             heads(O, batch, h, first_query + queries.begin), count);
             });
+        if (!O_ascends) copy(gpu::read_only(O), operands.O.as<T>(), queries_shape);
     });
 }
 

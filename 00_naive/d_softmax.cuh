@@ -36,6 +36,18 @@ struct SharedSoftmax {
     SharedTile<T, warps, held> S;
 };
 
+/// One warp a row: a dense copy, for operands whose rows lie as cuBLAS cannot take them (in descending order, or all in one place).
+/// Both hold (B, H, N, d); packed sequences are one of B = 1.
+template <class T>
+__global__ void __launch_bounds__(threads) copy_rows(int B, int H, int N, int d, Tensor<const T> from, Tensor<T> to) {
+    const std::int64_t row = std::int64_t(blockIdx.x) * warps + warp_id();
+    const int head = row / N, b = head / H;
+    if (b >= B) return;
+    const auto from_gmem = from.matrix(b, head % H, 0, N);
+    const auto to_gmem = to.matrix(b, head % H, 0, N);
+    for (int c = lane_id(); c < d; c += warp_size) to_gmem(row % N, c) = from_gmem(row % N, c);
+}
+
 /// One warp a query, in base 2 (softmax.h): m = max_j s_j, l = sum_j 2^(s_j - m), P_ij = 2^(s_j - m) / l with s_j = S_ij log2(e).
 /// Each lane copies every 32nd chunk of the row to shared memory and reads its own chunks alone, so no warp waits for another. A row of
 /// more than `held` keys is fetched in pieces, and again for each of the three.

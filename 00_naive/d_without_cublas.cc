@@ -15,7 +15,8 @@ void register_cublas(ladder::Registry& registry) {
          .workspaces = [](const attention::Problem&) { return std::vector<ladder::Workspace>{}; },
          .launch = [](const attention::Problem&,
                       ladder::Operands&) { throw std::logic_error("A rung that refuses every problem was launched."); },
-         .exponentials = [](const attention::Problem&) { return 0.0; }});
+         .exponentials = [](const attention::Problem&) { return 0.0; },
+         .traffic = nullptr});
 }
 
 }  // namespace stage00
