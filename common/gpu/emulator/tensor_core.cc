@@ -53,24 +53,25 @@ inline __attribute__((always_inline)) void decode(const Bits (&encoded)[rows][co
             const std::int32_t fraction = static_cast<std::int32_t>(bits & ((1u << format.fraction_bits) - 1));
             const std::int32_t integer = field != 0 ? fraction | 1 << format.fraction_bits : fraction;
             const std::int32_t exponent = std::max(field, 1) - format.bias;
-            const bool negative = bits >> (format.bits - 1) & 1;
-            operand.significand[i][j] = static_cast<float>(negative ? -integer : integer) * unit;
+            const std::int32_t sign = -static_cast<std::int32_t>(bits >> (format.bits - 1));  // 0 or -1
+            operand.significand[i][j] = static_cast<float>((integer ^ sign) - sign) * unit;
             operand.exponent[i][j] = integer == 0 ? zero_exponent : exponent;
             special |= field == static_cast<std::int32_t>(exponent_mask);
         }
     operand.finite = special == 0;
 }
 
-/// sum * 2^exponent cut toward zero to fp32.
-inline __attribute__((always_inline)) float cut(std::int64_t sum, std::int32_t exponent) {
-    if (sum == 0) return 0.0f;
-    const double exact =
-        static_cast<double>(sum) *  // both exact: |sum| < 2^33, and no exponent leaves the range of double
-        std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
-    if (std::fabs(exact) < 0x1p-126) return static_cast<float>(std::trunc(exact * 0x1p149) * 0x1p-149);
-    const std::uint64_t kept = ~std::uint64_t{0} << (52 - 23);
+/// 2^exponent, for exponents of normal numbers.
+inline double power_of_two(std::int32_t exponent) {
+    return std::bit_cast<double>(static_cast<std::int64_t>(1023 + exponent) << 52);
+}
+
+/// Toward zero to 24 significant bits; subnormals to multiples of 2^-149.
+inline float cut(double exact) {
+    constexpr std::uint64_t kept = ~std::uint64_t{0} << (52 - 23);
     return static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(exact) & kept));
 }
+inline float cut_subnormal(double exact) { return static_cast<float>(std::trunc(exact * 0x1p149) * 0x1p-149); }
 
 /// D = A B + C as if all were finite, one row of D at a time, its eight columns side by side. True if all were.
 template <Format format>
@@ -102,8 +103,19 @@ inline __attribute__((always_inline)) bool multiply_finite(const std::uint16_t (
             const float scale = std::bit_cast<float>((127 + std::max(shift, -100)) << 23);
             last[j] = static_cast<std::int32_t>(c.significand[i][j] * scale);
         }
-        for (int j = 0; j < N; ++j)
-            d[i][j] = cut(std::int64_t{sum[0][j]} + sum[1][j] + last[j], largest[j] - fraction_bits);
+
+        // The sum needs 33 bits and lies between 2^-277 and 2^257 if it is not zero: exact in double.
+        double exact[N];
+        int subnormal = 0;
+        for (int j = 0; j < N; ++j) {
+            exact[j] = (static_cast<double>(sum[0][j]) + sum[1][j] + last[j]) *
+                       power_of_two(std::max(largest[j], -600) - fraction_bits);
+            d[i][j] = cut(exact[j]);
+            subnormal |= std::fabs(exact[j]) < 0x1p-126 && exact[j] != 0;
+        }
+        if (subnormal)
+            for (int j = 0; j < N; ++j)
+                if (std::fabs(exact[j]) < 0x1p-126) d[i][j] = cut_subnormal(exact[j]);
     }
     return a.finite && b.finite && c.finite;
 }
