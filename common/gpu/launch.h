@@ -146,7 +146,7 @@ struct Traffic {
 struct Counters {
     std::vector<Traffic> tensors;
     std::uint64_t shared_read = 0, shared_written = 0;  // bytes
-    std::uint64_t bank_conflicts = 0;                   // extra cycles of warp-wide accesses (ldmatrix, cp.async)
+    std::uint64_t bank_conflicts = 0;                   // extra cycles of ldmatrix, eight rows at a time
     std::uint64_t mma_flops = 0;
     std::uint64_t exponentials = 0;
     std::uint64_t rescales = 0;

@@ -19,6 +19,9 @@
 #define GPU_TARGET_CLONES
 #endif
 
+// Vectors are passed between inlined functions only, so the calling convention that this warns of is never used.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace emulator {
 
 namespace {
@@ -26,6 +29,17 @@ namespace {
 constexpr int M = mma_m, N = mma_n, K = mma_k;
 constexpr int fraction_bits = 25;        // kept of every term below 2^E
 constexpr int zero_exponent = -1 << 12;  // of a zero: never the largest
+
+/// The eight columns of a row side by side; every operation works on all of them.
+using Ints = std::int32_t __attribute__((vector_size(4 * N)));
+using Floats = float __attribute__((vector_size(4 * N)));
+
+template <class Vector, class Element>
+inline __attribute__((always_inline)) Vector load(const Element (&row)[N]) {
+    Vector vector;
+    std::memcpy(&vector, row, sizeof(vector));
+    return vector;
+}
 
 /// Finite numbers as significand * 2^exponent: the significand in [1, 2), below 1 for subnormals, 0 for zero.
 template <int rows, int columns>
@@ -45,19 +59,20 @@ inline __attribute__((always_inline)) void decode(const Bits (&encoded)[rows][co
                                                   Operand<rows, columns>& operand) {
     constexpr std::uint32_t exponent_mask = (1u << (format.bits - 1 - format.fraction_bits)) - 1;
     constexpr float unit = std::bit_cast<float>((127u - format.fraction_bits) << 23);  // one in the last fraction bit
+    const Bits* const in = encoded[0];
+    float* const significand = operand.significand[0];
+    std::int32_t* const exponent = operand.exponent[0];
     int special = 0;
-    for (int i = 0; i < rows; ++i)
-        for (int j = 0; j < columns; ++j) {
-            const std::uint32_t bits = encoded[i][j];
-            const std::int32_t field = static_cast<std::int32_t>(bits >> format.fraction_bits & exponent_mask);
-            const std::int32_t fraction = static_cast<std::int32_t>(bits & ((1u << format.fraction_bits) - 1));
-            const std::int32_t integer = field != 0 ? fraction | 1 << format.fraction_bits : fraction;
-            const std::int32_t exponent = std::max(field, 1) - format.bias;
-            const std::int32_t sign = -static_cast<std::int32_t>(bits >> (format.bits - 1));  // 0 or -1
-            operand.significand[i][j] = static_cast<float>((integer ^ sign) - sign) * unit;
-            operand.exponent[i][j] = integer == 0 ? zero_exponent : exponent;
-            special |= field == static_cast<std::int32_t>(exponent_mask);
-        }
+    for (int i = 0; i < rows * columns; ++i) {
+        const std::uint32_t bits = in[i];
+        const std::int32_t field = static_cast<std::int32_t>(bits >> format.fraction_bits & exponent_mask);
+        const std::int32_t fraction = static_cast<std::int32_t>(bits & ((1u << format.fraction_bits) - 1));
+        const std::int32_t integer = field != 0 ? fraction | 1 << format.fraction_bits : fraction;
+        const std::int32_t sign = -static_cast<std::int32_t>(bits >> (format.bits - 1));  // 0 or -1
+        significand[i] = static_cast<float>((integer ^ sign) - sign) * unit;
+        exponent[i] = integer == 0 ? zero_exponent : std::max(field, 1) - format.bias;
+        special |= field == static_cast<std::int32_t>(exponent_mask);
+    }
     operand.finite = special == 0;
 }
 
@@ -85,24 +100,23 @@ inline __attribute__((always_inline)) bool multiply_finite(const std::uint16_t (
     decode<format>(B, b);
     decode<fp32_format>(C, c);
     for (int i = 0; i < M; ++i) {
-        std::int32_t largest[N];
-        for (int j = 0; j < N; ++j) largest[j] = c.exponent[i][j];
-        for (int k = 0; k < K; ++k)
-            for (int j = 0; j < N; ++j) largest[j] = std::max(largest[j], a.exponent[i][k] + b.exponent[k][j]);
-
-        // A term is below 2^(25 + 2): sixteen of them need more than 32 bits, eight do not.
-        std::int32_t sum[2][N] = {}, last[N];
-        for (int k = 0; k < K; ++k)
-            for (int j = 0; j < N; ++j) {
-                const std::int32_t shift = a.exponent[i][k] + b.exponent[k][j] - largest[j] + fraction_bits;
-                const float scale = std::bit_cast<float>((127 + std::max(shift, -100)) << 23);
-                sum[k / 8][j] += static_cast<std::int32_t>(a.significand[i][k] * b.significand[k][j] * scale);
-            }
-        for (int j = 0; j < N; ++j) {
-            const std::int32_t shift = c.exponent[i][j] - largest[j] + fraction_bits;
-            const float scale = std::bit_cast<float>((127 + std::max(shift, -100)) << 23);
-            last[j] = static_cast<std::int32_t>(c.significand[i][j] * scale);
+        Ints largest = load<Ints>(c.exponent[i]);
+        for (int k = 0; k < K; ++k) {
+            const Ints exponent = load<Ints>(b.exponent[k]) + a.exponent[i][k];
+            largest = exponent > largest ? exponent : largest;
         }
+        const auto term = [&](Floats significand, Ints exponent) {  // in units of 2^(largest - 25), cut toward zero
+            const Ints shift = exponent - largest + fraction_bits;
+            const Ints scale = (127 + (shift > -100 ? shift : Ints{} - 100)) << 23;  // 2^shift as fp32 bits
+            return __builtin_convertvector(significand * std::bit_cast<Floats>(scale), Ints);
+        };
+        // A term is below 2^(25 + 2): sixteen of them need more than 32 bits, eight do not.
+        Ints sum[2] = {};
+        for (int half = 0; half < 2; ++half)
+            for (int k = half * K / 2; k < (half + 1) * K / 2; ++k)
+                sum[half] += term(load<Floats>(b.significand[k]) * a.significand[i][k],
+                                  load<Ints>(b.exponent[k]) + a.exponent[i][k]);
+        const Ints last = term(load<Floats>(c.significand[i]), load<Ints>(c.exponent[i]));
 
         // The sum needs 33 bits and lies between 2^-277 and 2^257 if it is not zero: exact in double.
         double exact[N];
