@@ -132,8 +132,8 @@ class Timer {
     std::optional<double> stop();
 
   private:
-    void* start_ = nullptr;
-    void* stop_ = nullptr;
+    [[maybe_unused]] void* start_ = nullptr;
+    [[maybe_unused]] void* stop_ = nullptr;
 };
 
 /// Bytes of one buffer. Requested: asked for by lanes and engines. Distinct: different bytes touched.

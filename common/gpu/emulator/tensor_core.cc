@@ -19,9 +19,6 @@
 #define GPU_TARGET_CLONES
 #endif
 
-// Vectors are passed between inlined functions only, so the calling convention that this warns of is never used.
-#pragma GCC diagnostic ignored "-Wpsabi"
-
 namespace emulator {
 
 namespace {
@@ -30,22 +27,19 @@ constexpr int M = mma_m, N = mma_n, K = mma_k;
 constexpr int fraction_bits = 25;        // kept of every term below 2^E
 constexpr int zero_exponent = -1 << 12;  // of a zero: never the largest
 
-/// The eight columns of a row side by side; every operation works on all of them.
-using Ints = std::int32_t __attribute__((vector_size(4 * N)));
-using Floats = float __attribute__((vector_size(4 * N)));
+/// The eight columns of a row side by side; every operation works on all of them. They may alias the arrays they lie
+/// in, and are passed by reference: by value, the calling convention would depend on the instruction set.
+using Ints [[gnu::may_alias]] = std::int32_t __attribute__((vector_size(4 * N)));
+using Floats [[gnu::may_alias]] = float __attribute__((vector_size(4 * N)));
 
-template <class Vector, class Element>
-inline __attribute__((always_inline)) Vector load(const Element (&row)[N]) {
-    Vector vector;
-    std::memcpy(&vector, row, sizeof(vector));
-    return vector;
-}
+inline const Ints& row(const std::int32_t (&elements)[N]) { return reinterpret_cast<const Ints&>(elements); }
+inline const Floats& row(const float (&elements)[N]) { return reinterpret_cast<const Floats&>(elements); }
 
 /// Finite numbers as significand * 2^exponent: the significand in [1, 2), below 1 for subnormals, 0 for zero.
 template <int rows, int columns>
 struct Operand {
-    float significand[rows][columns];
-    std::int32_t exponent[rows][columns];
+    alignas(32) float significand[rows][columns];
+    alignas(32) std::int32_t exponent[rows][columns];
     bool finite;
 };
 
@@ -100,23 +94,23 @@ inline __attribute__((always_inline)) bool multiply_finite(const std::uint16_t (
     decode<format>(B, b);
     decode<fp32_format>(C, c);
     for (int i = 0; i < M; ++i) {
-        Ints largest = load<Ints>(c.exponent[i]);
+        Ints largest = row(c.exponent[i]);
         for (int k = 0; k < K; ++k) {
-            const Ints exponent = load<Ints>(b.exponent[k]) + a.exponent[i][k];
+            const Ints exponent = row(b.exponent[k]) + a.exponent[i][k];
             largest = exponent > largest ? exponent : largest;
         }
-        const auto term = [&](Floats significand, Ints exponent) {  // in units of 2^(largest - 25), cut toward zero
+        // In units of 2^(largest - 25), cut toward zero.
+        const auto add_term = [&](Ints& sum, const Floats& significand, const Ints& exponent) {
             const Ints shift = exponent - largest + fraction_bits;
             const Ints scale = (127 + (shift > -100 ? shift : Ints{} - 100)) << 23;  // 2^shift as fp32 bits
-            return __builtin_convertvector(significand * std::bit_cast<Floats>(scale), Ints);
+            sum += __builtin_convertvector(significand * reinterpret_cast<const Floats&>(scale), Ints);
         };
         // A term is below 2^(25 + 2): sixteen of them need more than 32 bits, eight do not.
-        Ints sum[2] = {};
+        Ints sum[2] = {}, last = {};
         for (int half = 0; half < 2; ++half)
             for (int k = half * K / 2; k < (half + 1) * K / 2; ++k)
-                sum[half] += term(load<Floats>(b.significand[k]) * a.significand[i][k],
-                                  load<Ints>(b.exponent[k]) + a.exponent[i][k]);
-        const Ints last = term(load<Floats>(c.significand[i]), load<Ints>(c.exponent[i]));
+                add_term(sum[half], row(b.significand[k]) * a.significand[i][k], row(b.exponent[k]) + a.exponent[i][k]);
+        add_term(last, row(c.significand[i]), row(c.exponent[i]));
 
         // The sum needs 33 bits and lies between 2^-277 and 2^257 if it is not zero: exact in double.
         double exact[N];
