@@ -22,8 +22,7 @@ std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
 }
 
 void launch_a(const Problem& problem, Operands& operands) {
-    ladder::with_type(problem.type, [&](auto* type) {
-        using T = std::remove_pointer_t<decltype(type)>;
+    ladder::with_type(problem.type, [&]<class T>() {
         const auto kernel_problem = ladder::kernel_problem(problem, operands);
         const std::int64_t head = std::int64_t(problem.Nq) * problem.Nk;
         const auto S = operands.workspaces[0].tensor<T>(problem.Hq * head, head, problem.Nk, problem.Nk);
@@ -32,8 +31,8 @@ void launch_a(const Problem& problem, Operands& operands) {
 
         gpu::launch({"stage00::a::scores", rows * ceil_div(problem.Nk, a::threads), a::threads, 0}, a::scores<T>,
                     kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(), S);
-        gpu::launch({"stage00::a::softmax", (rows + a::warps - 1) / a::warps, a::threads, 0}, a::softmax<T>,
-                    kernel_problem, gpu::read_only(S), P, operands.L.as<float>());
+        gpu::launch({"stage00::a::softmax", ceil_div(rows, a::warps), a::threads, 0}, a::softmax<T>, kernel_problem,
+                    gpu::read_only(S), P, operands.L.as<float>());
         gpu::launch({"stage00::a::output", rows * ceil_div(problem.d, a::threads), a::threads, 0}, a::output<T>,
                     kernel_problem, gpu::read_only(P), operands.V.as<const T>(), operands.O.as<T>());
     });

@@ -21,14 +21,13 @@ std::optional<std::string> refuses_c(const Problem& problem) {
 template <class T, int lane_columns>
 void launch_columns(const Problem& problem, Operands& operands) {
     const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
-    gpu::launch({"stage01::c::forward", (queries + c::warps - 1) / c::warps, c::threads, sizeof(c::Shared)},
+    gpu::launch({"stage01::c::forward", ceil_div(queries, c::warps), c::threads, sizeof(c::Shared)},
                 c::forward<T, lane_columns>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
                 operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
-    ladder::with_type(problem.type, [&](auto* type) {
-        using T = std::remove_pointer_t<decltype(type)>;
+    ladder::with_type(problem.type, [&]<class T>() {
         const int lane_columns = ceil_div(problem.d, gpu::warp_size);
         if (lane_columns <= 2) return launch_columns<T, 2>(problem, operands);
         if (lane_columns <= 4) return launch_columns<T, 4>(problem, operands);

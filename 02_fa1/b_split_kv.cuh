@@ -1,30 +1,29 @@
 // 02b  split_kv: FlashAttention's forward (Dao et al. 2022, Algorithm 1) on tensor cores.
 //
-// Grid: one CTA for each (sequence, query head). 4 warps. The outer loop walks the key tiles; for each, the inner loop
-// walks the query tiles that see it. A key tile is therefore read once, and the output travels: O (fp32, normalised), m
-// and l of every query are read and written again for each key tile. That traffic is what 03 removes by turning the
-// loops inside out.
+// Grid: one CTA of 4 warps for each (sequence, query head). The outer loop walks the key tiles; the inner loop walks the query tiles
+// that see the key tile. So a key tile is read once, and the output travels: O (fp32, normalised), m and l of every query are read
+// and written again for each key tile. And there are B Hq CTAs, whatever N is: few heads leave most of the GPU idle. 03 mends both
+// by turning the loops inside out.
 //
-// Split KV: inside a tile each warp owns Bc / 4 keys and all Br queries, so each warp holds a partial state (m, l, U)
-// of every query. The four states and the old one become one by the merge rule of the notes:
-//     m = max m_w,   l = sum_w 2^(m_w - m) l_w,   U = sum_w 2^(m_w - m) U_w,   O = U / l
-// Every U_w (Br x d, fp32) goes through shared memory for it. 03 lets each warp own queries instead, and needs no
-// merge.
+// Split KV: inside a tile each warp owns Bc / 4 keys and all Br queries, so each warp has a partial state (m, l, U) of every query.
+// The four and the old one become one by the merge rule of the notes,
+//     m = max m_w,   l = sum_w 2^(m_w - m) l_w,   U = sum_w 2^(m_w - m) U_w,   O = U / l,
+// for which every U_w (Br x d, fp32) goes through shared memory. 03 splits the queries over the warps instead and merges nothing.
 //
-// On chip, d = 128 (d = 64):  K, V 128 x d, 64 KiB (32);  Q 2 x Br x d, 8 KiB (8);  U 4 x Br x d fp32, 34 KiB (36).
-//                             Registers: U 64, S Br, old O 16.
-// A tile: 4 Br Bc d FLOPs on tensor cores; global memory, in bytes: Q 2 Br d read, O 4 Br d read and 4 Br d written.
+// On chip, d = 128 (d = 64):  K, V 128 x d, 64 KiB (32);  Q 2 x Br x d, 8 KiB (8);  U 4 x Br x (d + 8) fp32, 34 KiB (36).
+//                             In all 107 KiB (77): two CTAs an SM on compute capability 9.0, one (two) on 8.0.
+// A tile: 4 Br Bc d FLOPs on tensor cores. Global memory, in bytes: Q 2 Br d read, O 4 Br d read and 4 Br d written, m and l.
 //
 // For each key tile:
 //   1. copy K, V and the first Q to shared memory
 //   For each query tile:
 //     2. wait for Q; start the copy of the next one; fetch the queries' old O, m, l
-//     3. S = Q K^T          (m16n8k16, this warp's keys)
+//     3. S = Q K^T, this warp's keys
 //     4. mask; m_w, W = 2^(S - m_w), l_w
-//     5. U_w = W V          (W goes from accumulator to operand registers in place)
-//     6. (m_w, l_w, U_w) to shared memory
-//     7. one thread a query: merge four states and the old one -> m, l and five factors
-//     8. O = sum of five terms; to global memory, in the end as 16 bit with L
+//     5. U_w = W V  (W goes from accumulator to operand registers in place)
+//     6. m_w, l_w, U_w to shared memory
+//     7. one thread a query: merge the states; the factor of each U_w and of the old O
+//     8. O = sum of the five, to global memory; after the last key tile as 16 bit, with L
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -39,21 +38,17 @@ using namespace gpu;
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
 
-template <int d>
-struct Tiles {
-    static constexpr int Br = 2048 / d;  // 32 queries for d = 64, 16 for d = 128: U_w takes 64 registers
-    static constexpr int Bc = 128;
-    static constexpr int warp_keys = Bc / warps;
-};
+constexpr int Br(int d) { return 2048 / d; }  // 32 queries for d = 64, 16 for d = 128: U_w takes 64 registers
+constexpr int Bc = 128;
+constexpr int warp_keys = Bc / warps;
 
 template <class T, int d>
 struct Shared {
-    static constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
     SharedTile<T, Bc, d, Swizzle::xor_8> K, V;
-    SharedTile<T, Br, d, Swizzle::xor_8> Q[2];
-    SharedTile<float, Br, d + 8> U[warps];    // 8 columns of padding: fragment stores hit 32 different banks
-    SharedTile<float, warps, Br> m, l;        // each warp's state
-    SharedTile<float, warps + 1, Br> factor;  // of each U_w, and of the old O
+    SharedTile<T, Br(d), d, Swizzle::xor_8> Q[2];
+    SharedTile<float, Br(d), d + 8> U[warps];    // padded: the 8-byte stores of a half-warp hit 32 different banks
+    SharedTile<float, warps, Br(d)> m, l;        // each warp's state
+    SharedTile<float, warps + 1, Br(d)> factor;  // of each U_w, and of the old O
 };
 
 /// Starts the copy of rows first ... first + rows - 1 to shared memory. Rows outside `kept` become zeros: no key or
@@ -69,17 +64,17 @@ __device__ inline void copy_rows(SharedTile<T, rows, d, Swizzle::xor_8>& tile, c
     }
 }
 
-/// Q, O: T. O_old: fp32 (queries x d); m_old, l_old: one value a query; all three are scratch between key tiles.
+/// O_old: fp32 (queries x d); m_old, l_old: one value a query. All three are scratch between key tiles.
 template <class T, int d>
-__global__ void __launch_bounds__(threads, 2)
+__global__ void __launch_bounds__(threads)
     forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<T> O,
             Tensor<float> L, Tensor<float> O_old, Tensor<float> m_old, Tensor<float> l_old) {
-    constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc, warp_keys = Tiles<d>::warp_keys;
+    constexpr int Br = b::Br(d);
     constexpr int m_tiles = Br / 16, n_tiles = warp_keys / 8, k_steps = d / 16;
     auto& smem = shared_memory<Shared<T, d>>();
 
-    const int h = blockIdx.x % problem.Hq, b = blockIdx.x / problem.Hq;
-    const Sequence sequence = problem.sequence(b);
+    const int h = blockIdx.x % problem.Hq;
+    const Sequence sequence = problem.sequence(blockIdx.x / problem.Hq);
     const Mask mask = problem.mask(sequence);
     const float scale_log2 = problem.scale * log2_e;
 
@@ -92,9 +87,9 @@ __global__ void __launch_bounds__(threads, 2)
     const auto m_old_gmem = sequence.queries(m_old, h);
     const auto l_old_gmem = sequence.queries(l_old, h);
 
-    const int lane = gpu::lane(), warp = gpu::warp();
-    const int group = lane / 4, pair = 2 * (lane % 4);  // this lane's row and first column in an 8x8 fragment
-    const int warp_key = warp * warp_keys;              // this warp's first key within a tile
+    const int lane = lane_id(), warp = warp_id();
+    const int g = lane / 4, t = lane % 4;   // of fragments: row g, columns 2t and 2t + 1 (mma.h)
+    const int warp_key = warp * warp_keys;  // this warp's first key within a tile
 
     // For the merge (8.) a thread owns four columns of every rows_at_once-th query of a tile.
     constexpr int rows_at_once = threads / (d / 4), merge_steps = Br / rows_at_once;
@@ -104,8 +99,8 @@ __global__ void __launch_bounds__(threads, 2)
     for (int i0 = 0; i0 < sequence.Nq; i0 += Br) {
         if (!mask.key_tiles(i0, Br, Bc).empty()) continue;
         for (int row = i0 + merge_row; row < i0 + Br && row < sequence.Nq; row += rows_at_once) {
-            O_gmem.store(row, merge_column, Vector<T, 4>{cvt_rn<T>(0), cvt_rn<T>(0), cvt_rn<T>(0), cvt_rn<T>(0)});
-            if (merge_column == 0) L_gmem(row, 0) = -GPU_INFINITY;
+            O_gmem.store(row, merge_column, Vector<T, 4>{});
+            if (merge_column == 0) L_gmem(row) = -infinity;
         }
     }
 
@@ -133,15 +128,15 @@ __global__ void __launch_bounds__(threads, 2)
                 cp_async_commit_group();
             }
             Vector<float, 4> O_rmem[merge_steps] = {};
-            float m_rmem = -GPU_INFINITY, l_rmem = 0;
+            float m_rmem = -infinity, l_rmem = 0;
             if (!first) {
                 for (int step = 0; step < merge_steps; ++step) {
                     const int row = i0 + merge_row + step * rows_at_once;
                     if (row < sequence.Nq) O_rmem[step] = O_old_gmem.load4(row, merge_column);
                 }
                 if (threadIdx.x < Br && i0 + threadIdx.x < sequence.Nq) {
-                    m_rmem = m_old_gmem(i0 + threadIdx.x, 0);
-                    l_rmem = l_old_gmem(i0 + threadIdx.x, 0);
+                    m_rmem = m_old_gmem(i0 + threadIdx.x);
+                    l_rmem = l_old_gmem(i0 + threadIdx.x);
                 }
             }
 
@@ -164,22 +159,22 @@ __global__ void __launch_bounds__(threads, 2)
                 }
             }
 
-            // 4. This warp's state of its 16 * m_tiles queries: a lane has two of them in each m_tile, and every fourth
-            // pair of keys.
+            // 4. This warp's state of the queries. A lane holds two of them in each m_tile, and a quarter of their keys.
+            // n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
             const bool mixed = mask.classify(i0, Br, j0, Bc) == Tile::mixed;
             std::uint32_t W_rmem[m_tiles][warp_keys / 16][4];
 #pragma unroll
             for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = 16 * m_tile + group + 8 * half;
+                    const int row = 16 * m_tile + g + 8 * half;
                     const Range keys = mask.keys(i0 + row);
-                    float m_w = -GPU_INFINITY, l_w = 0;
+                    float m_w = -infinity, l_w = 0;
                     for (int n = 0; n < n_tiles; ++n) {
                         for (int c = 0; c < 2; ++c) {
                             float& s = S[m_tile][n][2 * half + c];
-                            const bool hidden = mixed && !keys.contains(j0 + warp_key + 8 * n + pair + c);
-                            s = hidden ? -GPU_INFINITY : s * scale_log2;
+                            const bool hidden = mixed && !keys.contains(j0 + warp_key + 8 * n + 2 * t + c);
+                            s = hidden ? -infinity : s * scale_log2;
                             m_w = fmaxf(m_w, s);
                         }
                     }
@@ -193,7 +188,7 @@ __global__ void __launch_bounds__(threads, 2)
                     }
                     l_w += shfl_sync_bfly(l_w, 1);
                     l_w += shfl_sync_bfly(l_w, 2);
-                    if (pair == 0) {
+                    if (t == 0) {
                         smem.m(warp, row) = m_w;
                         smem.l(warp, row) = l_w;
                     }
@@ -203,14 +198,13 @@ __global__ void __launch_bounds__(threads, 2)
             // 5. U_w = W V.
             float U[m_tiles][d / 8][4] = {};
             for (int k_step = 0; k_step < warp_keys / 16; ++k_step) {
-                for (int n = 0; n < d / 16; ++n) {
+                for (int n = 0; n < d / 8; n += 2) {
+                    const int key = warp_key + 16 * k_step + lane % 16;
                     std::uint32_t V_rmem[4];
-                    ldmatrix_x4_trans(V_rmem,
-                                      smem.V.address(warp_key + 16 * k_step + lane % 16, 16 * n + 8 * (lane / 16)));
-#pragma unroll
+                    ldmatrix_x4_trans(V_rmem, smem.V.address(key, 8 * n + 8 * (lane / 16)));
                     for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
-                        mma_sync_m16n8k16<T>(U[m_tile][2 * n], W_rmem[m_tile][k_step], V_rmem[0], V_rmem[1]);
-                        mma_sync_m16n8k16<T>(U[m_tile][2 * n + 1], W_rmem[m_tile][k_step], V_rmem[2], V_rmem[3]);
+                        mma_sync_m16n8k16<T>(U[m_tile][n], W_rmem[m_tile][k_step], V_rmem[0], V_rmem[1]);
+                        mma_sync_m16n8k16<T>(U[m_tile][n + 1], W_rmem[m_tile][k_step], V_rmem[2], V_rmem[3]);
                     }
                 }
             }
@@ -220,13 +214,13 @@ __global__ void __launch_bounds__(threads, 2)
             for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
                 for (int n = 0; n < d / 8; ++n) {
                     const float(&u)[4] = U[m_tile][n];
-                    smem.U[warp].store(16 * m_tile + group, 8 * n + pair, Vector<float, 2>{u[0], u[1]});
-                    smem.U[warp].store(16 * m_tile + group + 8, 8 * n + pair, Vector<float, 2>{u[2], u[3]});
+                    smem.U[warp].store(16 * m_tile + g, 8 * n + 2 * t, Vector<float, 2>{u[0], u[1]});
+                    smem.U[warp].store(16 * m_tile + g + 8, 8 * n + 2 * t, Vector<float, 2>{u[2], u[3]});
                 }
             }
             bar_sync();
 
-            // 7. Merge the states of one query.
+            // 7. l = sum_w 2^(m_w - m) l_w, the old state being one of them; factor_w = 2^(m_w - m) / l.
             if (threadIdx.x < Br) {
                 const int row = threadIdx.x;
                 float m = m_rmem;
@@ -236,15 +230,15 @@ __global__ void __launch_bounds__(threads, 2)
                     factor[w] = rescale_factor(smem.m(w, row), m);
                     l += factor[w] * smem.l(w, row);
                 }
-                factor[warps] = rescale_factor(m_rmem, m) * l_rmem;  // the old O is normalised: U_old = l_old O_old
+                factor[warps] = rescale_factor(m_rmem, m) * l_rmem;  // U_old = l_old O_old
                 l += factor[warps];
                 for (int w = 0; w <= warps; ++w) smem.factor(w, row) = factor[w] * inverse_sum(l);
                 if (i0 + row < sequence.Nq) {
                     if (last) {
-                        L_gmem(i0 + row, 0) = log_sum_exp(m, l);
+                        L_gmem(i0 + row) = log_sum_exp(m, l);
                     } else {
-                        m_old_gmem(i0 + row, 0) = m;
-                        l_old_gmem(i0 + row, 0) = l;
+                        m_old_gmem(i0 + row) = m;
+                        l_old_gmem(i0 + row) = l;
                     }
                 }
             }
@@ -263,8 +257,7 @@ __global__ void __launch_bounds__(threads, 2)
                     for (int c = 0; c < 4; ++c) o[c] += factor * u[c];
                 }
                 if (last) {
-                    O_gmem.store(i0 + row, merge_column,
-                                 Vector<T, 4>{cvt_rn<T>(o[0]), cvt_rn<T>(o[1]), cvt_rn<T>(o[2]), cvt_rn<T>(o[3])});
+                    O_gmem.store(i0 + row, merge_column, cvt_rn<T>(o));
                 } else {
                     O_old_gmem.store(i0 + row, merge_column, o);
                 }

@@ -34,16 +34,6 @@ gpu::Tensor<float> scratch(const Problem& problem, const gpu::Buffer& buffer, in
     return buffer.tensor<float>(problem.Hq * head, head, columns, columns);
 }
 
-/// Runs f<T, d>() for the problem's type and head dimension.
-template <class F>
-void with_type_and_d(const Problem& problem, F&& f) {
-    ladder::with_16_bit_type(problem.type, [&](auto* type) {
-        using T = std::remove_pointer_t<decltype(type)>;
-        if (problem.d == 64) f.template operator()<T, 64>();
-        if (problem.d == 128) f.template operator()<T, 128>();
-    });
-}
-
 // ---- forward ----
 
 std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
@@ -52,8 +42,7 @@ std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
 }
 
 void launch_b(const Problem& problem, Operands& operands) {
-    ladder::require_16_byte_rows(operands, problem.type);
-    with_type_and_d(problem, [&]<class T, int d>() {
+    ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         gpu::launch({"stage02::b::forward", std::int64_t(problem.B) * problem.Hq, b::threads, sizeof(b::Shared<T, d>)},
                     b::forward<T, d>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>(),
@@ -104,13 +93,13 @@ TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
 }
 
 double exponentials_b(const Problem& problem) {
-    const int Br = 2048 / problem.d, Bc = 128;
     // Every weight of a visited tile, and for each query five factors of the merge.
-    return double(problem.Hq) * count_tiles(problem, Br, Bc).tiles * Br * (Bc + b::warps + 1);
+    return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) *
+           (b::Bc + b::warps + 1);
 }
 
 std::vector<Traffic> traffic_b(const Problem& problem) {
-    const TileCounts counts = count_tiles(problem, 2048 / problem.d, 128);
+    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
     const std::uint64_t Hq = problem.Hq, row = 2 * problem.d, old = 4 * problem.d, queries = total_queries(problem);
     return {{"Q", Hq * counts.query_rows * row, 0},
             {"K", Hq * counts.key_rows * row, 0},
@@ -131,13 +120,12 @@ std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
 
 void launch_backward(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
-    ladder::require_16_byte_rows(operands, problem.type);
-    with_type_and_d(problem, [&]<class T, int d>() {
+    ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[1], 1),
                    D = scratch(problem, operands.workspaces[2], 1);
-        const std::int64_t row_blocks = attention::ceil_div(problem.Nq, b::warps);
-        gpu::launch({"stage02::b_backward::row_statistics", row_blocks * problem.Hq * problem.B, b::threads, 0},
+        const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
+        gpu::launch({"stage02::b_backward::row_statistics", attention::ceil_div(queries, b::warps), b::threads, 0},
                     b::row_statistics<T, d>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
                     operands.L.as<const float>(), L_log2, D);
         gpu::launch({"stage02::b_backward::backward", std::int64_t(problem.B) * problem.Hkv, b::threads,
@@ -150,8 +138,8 @@ void launch_backward(const Problem& problem, Operands& operands) {
 }
 
 double exponentials_backward(const Problem& problem) {
-    const int Br = 4096 / problem.d, Bc = 64;
-    return double(problem.Hq) * count_tiles(problem, Br, Bc).tiles * Br * Bc;
+    namespace b = b_backward;
+    return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) * b::Bc;
 }
 
 }  // namespace

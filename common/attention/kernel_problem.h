@@ -17,7 +17,10 @@ struct Range {
 GPU_HOST_DEVICE int clamp(std::int64_t x, int low, int high) {
     return x < low ? low : x > high ? high : static_cast<int>(x);
 }
-GPU_HOST_DEVICE int ceil_div(int a, int b) { return (a + b - 1) / b; }
+template <class Int>
+GPU_HOST_DEVICE Int ceil_div(Int a, int b) {
+    return (a + b - 1) / b;
+}
 
 /// hidden: no query of the tile sees a key of it. full: all see all. mixed: ask visible(i, j).
 enum class Tile { hidden, full, mixed };
@@ -90,17 +93,28 @@ struct Sequence {
     }
 };
 
+/// One query of the problem.
+struct Query {
+    int b, h, i;  // sequence, query head, row
+};
+
 /// Passed to kernels by value.
 struct KernelProblem {
     int B, Hq, Hkv, Nq, Nk, d;
     int window_left, window_right;
     float scale;
-    const int *cu_q,
-        *cu_k;  // device arrays of B + 1 cumulative lengths; null: all sequences have Nq queries and Nk keys
+    // Device arrays of B + 1 cumulative lengths; null: all sequences have Nq queries and Nk keys.
+    const int* cu_q;
+    const int* cu_k;
 
     GPU_DEVICE Sequence sequence(int b) const {
         if (cu_q == nullptr) return {b, 0, 0, Nq, Nk};
         return {0, cu_q[b], cu_k[b], cu_q[b + 1] - cu_q[b], cu_k[b + 1] - cu_k[b]};
+    }
+    /// Query number `row` of B * Hq * Nq, rows of a head running fastest. Of packed sequences some have i >= sequence(b).Nq.
+    GPU_DEVICE Query query(std::int64_t row) const {
+        const int i = row % Nq, head = row / Nq;
+        return {head / Hq, head % Hq, i};
     }
     GPU_DEVICE Mask mask(const Sequence& sequence) const {
         return {sequence.Nq, sequence.Nk, window_left, window_right};

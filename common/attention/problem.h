@@ -20,7 +20,8 @@ enum class DataType { fp32, fp16, bf16 };
 const char* name(DataType type);
 /// Bytes of one element.
 int bytes(DataType type);
-/// `value` rounded to the nearest value of `type` (ties to even).
+/// `value` rounded to the nearest value of `type`: ties to even, subnormals kept, too large becomes infinite, NaN the
+/// quiet NaN without payload.
 float round_to(DataType type, float value);
 
 /// A problem that cannot be: what() names the argument, what was given and what is allowed.
@@ -70,7 +71,9 @@ float default_scale(int d);
 /// Nk.
 void validate(const Problem& problem);
 
-/// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal".
+/// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal". Scale, dropout
+/// and sequence lengths follow where they are not the default: "scale=1 dropout=0.1 seqlens=3,1" (queries/keys if they
+/// differ).
 std::string describe(const Problem& problem);
 
 /// One operand on the host as floats. Dense: (B, H, N, d), C order. Packed: (total, H, d). d == 1 serves L.
@@ -101,10 +104,11 @@ struct Inputs {
 };
 
 /// normal: N(0, 1). outliers: N(0, 1) + N(0, 100) with probability 0.001. equal: every score of a row is the same.
-/// rising: scores rise with j, so that the running maximum changes at every key tile.
+/// rising: q_i k_j = j / 64, so that (for a positive scale) the running maximum changes at every key tile.
 enum class InputLaw { normal, outliers, equal, rising };
 
-/// Inputs drawn from `law`; one seed gives the same values on every machine.
+/// Inputs drawn from `law`; one seed gives the same values on every machine. N(0, 1) is a sum of twelve uniform
+/// numbers.
 Inputs make_inputs(const Problem& problem, InputLaw law, std::uint64_t seed);
 
 /// FLOPs of the products over visible (query, key) pairs only: forward 4 d a pair and query head; backward 2.5 times

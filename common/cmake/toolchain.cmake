@@ -103,7 +103,7 @@ endif()
 # No contraction on the host: a * b + c must round twice wherever the source does not say fma.
 include_directories(${REPOSITORY_ROOT})
 add_compile_options(
-    "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-Wall;-Wextra>"
+    "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-fno-strict-aliasing;-Wall;-Wextra>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off,-Wall;-lineinfo;--expt-relaxed-constexpr;-Xptxas=-v>")
 if(STATIC_RUNTIME)
     add_link_options(-static-libstdc++ -static-libgcc)

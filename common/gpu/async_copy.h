@@ -1,4 +1,4 @@
-// cp.async: copies from global to shared memory that go on while the thread computes. PTX ISA 9.7.9.25.3 (cp.async).
+// cp.async: copies from global to shared memory that go on while the thread computes. PTX ISA: cp.async.
 //
 // Copies belong to the thread that issued them. commit_group closes a group; wait_group N waits until at most the N
 // youngest groups of this thread are under way. After the wait the data is visible to the issuing thread only: others
@@ -9,20 +9,18 @@
 
 namespace gpu {
 
-/// cp.async.cg.shared.global [destination], [source], 16, bytes_read: 16 bytes, of which the first `bytes_read` (0 ...
-/// 16) come from global memory and the rest are zeros. Both addresses are multiples of 16; with bytes_read == 0 the
-/// source is not read. `source` is 16 / sizeof(T) elements from (row, column) on; a row beyond the matrix is allowed
-/// only with bytes_read == 0.
+/// cp.async.cg.shared.global [destination], [source], 16, src_size: 16 bytes, of which the first src_size (0 ... 16) come from
+/// global memory and the rest are zeros. Both addresses are multiples of 16. The source is `source` from (row, column) on; with
+/// src_size == 0 it is not read, and the row may lie beyond the matrix.
 template <class T>
 GPU_DEVICE void cp_async_cg_16(std::uint32_t destination, const Matrix<const T>& source, int row, int column,
-                               int bytes_read GPU_SITE) {
+                               int src_size GPU_SITE) {
 #if GPU_EMULATOR
-    const T* p = bytes_read == 0 ? source.data : source.pointer(row, column, bytes_read / int(sizeof(T)), site);
-    emulator::cp_async(destination, p, source.region, 16, bytes_read, site);
+    const T* p = src_size == 0 ? source.data : source.pointer(row, column, src_size / int(sizeof(T)), site);
+    emulator::cp_async(destination, p, source.region, 16, src_size, site);
 #else
-    const T* p = bytes_read == 0 ? source.data : source.pointer(row, column, 16 / int(sizeof(T)));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(p), "r"(bytes_read)
-                 : "memory");
+    const T* p = src_size == 0 ? source.data : source.pointer(row, column, 16 / int(sizeof(T)));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(p), "r"(src_size) : "memory");
 #endif
 }
 

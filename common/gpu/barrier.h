@@ -1,13 +1,12 @@
-// Barriers of a CTA. Each CTA has 16, named 0 to 15; __syncthreads() is barrier 0 with every thread. PTX ISA 9.7.13.1
-// (bar, barrier).
+// Barriers of a CTA. Each CTA has 16, numbered 0 to 15; __syncthreads() is barrier 0 with every thread. PTX ISA: bar, barrier.
 #pragma once
 
 #include "common/gpu/machine.h"
 
 namespace gpu {
 
-/// barrier.sync 0: every thread of the CTA waits for every other; shared and global writes before it are visible after
-/// it.
+/// bar.sync 0, that is __syncthreads(): every thread of the CTA waits for every other; what each wrote to shared and global
+/// memory before is visible to all after. All lanes of a warp come together.
 GPU_DEVICE void bar_sync(GPU_ONLY_SITE) {
 #if GPU_EMULATOR
     emulator::bar_sync(0, 0, site);
@@ -16,9 +15,9 @@ GPU_DEVICE void bar_sync(GPU_ONLY_SITE) {
 #endif
 }
 
-/// barrier.sync id, threads: wait until `threads` threads (whole warps: a multiple of 32) have arrived at barrier `id`
-/// (0..15).
-GPU_DEVICE void bar_sync(int id, int threads GPU_SITE) {
+/// barrier.sync id, threads: wait until `threads` threads (a multiple of 32) have arrived at barrier `id`. Lanes of a warp may
+/// come one by one.
+GPU_DEVICE void barrier_sync(int id, int threads GPU_SITE) {
 #if GPU_EMULATOR
     emulator::bar_sync(id, threads, site);
 #else
@@ -26,8 +25,8 @@ GPU_DEVICE void bar_sync(int id, int threads GPU_SITE) {
 #endif
 }
 
-/// barrier.arrive id, threads: count as arrived without waiting (the producer's half of a hand-over).
-GPU_DEVICE void bar_arrive(int id, int threads GPU_SITE) {
+/// barrier.arrive id, threads: count as arrived and go on, the producer's half of a hand-over.
+GPU_DEVICE void barrier_arrive(int id, int threads GPU_SITE) {
 #if GPU_EMULATOR
     emulator::bar_arrive(id, threads, site);
 #else

@@ -1,16 +1,19 @@
-// ldmatrix: 8x8 matrices of 16-bit elements from shared memory into the register layout of mma.sync. PTX
-// ISA 9.7.14.5.15.
+// ldmatrix: 8x8 matrices of 16-bit elements from shared memory into the register layout of mma.sync. PTX ISA: ldmatrix.
 //
-// Matrix i (0..3) is given by the eight row addresses that lanes 8i ... 8i + 7 pass; each points at 16 bytes, aligned
-// to 16. Register i of a lane then holds, of matrix i:
-//   plain:  row lane / 4, columns 2 (lane % 4) (low half) and 2 (lane % 4) + 1 (high half)
-//   .trans: column lane / 4, rows 2 (lane % 4) (low half) and 2 (lane % 4) + 1 (high half)
+// Matrix i (0 ... 3) is given by the eight row addresses that lanes 8i ... 8i + 7 pass; each points at 16 bytes, aligned to 16.
+// Register i of lane l then holds two elements of matrix i:
 //
-// Lane addresses for a 16x16 block (l = lane):
-//   A of an mma, stored [m][k]:         row l % 16, column 8 (l / 16), plain   -> the four registers of A
-//   B of two n8 mmas, stored [n][k]:    row l % 8 + 8 (l / 16), column 8 (l / 8 % 2), plain -> {b0, b1} of n 0-7, then
-//   of n 8-15 B of two n8 mmas, stored [k][n]:    row l % 16, column 8 (l / 16), .trans  -> {b0, b1} of n 0-7, then of
-//   n 8-15
+//           low half                     high half
+//   plain   row l / 4, column 2 (l % 4)  row l / 4, column 2 (l % 4) + 1
+//   .trans  row 2 (l % 4), column l / 4  row 2 (l % 4) + 1, column l / 4
+//
+// What lane l points at, to load a 16x16 block for mma.sync:
+//
+//   operand                    row                  column            form    registers
+//   A, stored [m][k]           l % 16               8 (l / 16)        plain   a0 a1 a2 a3
+//   A, stored [k][m]           l % 8 + 8 (l / 16)   8 (l / 8 % 2)     .trans  a0 a1 a2 a3
+//   B, stored [n][k]           l % 8 + 8 (l / 16)   8 (l / 8 % 2)     plain   b0 b1 of n 0-7, b0 b1 of n 8-15
+//   B, stored [k][n]           l % 16               8 (l / 16)        .trans  b0 b1 of n 0-7, b0 b1 of n 8-15
 #pragma once
 
 #include "common/gpu/machine.h"

@@ -87,6 +87,9 @@ struct Matrix {
 #endif
     }
 
+    /// The element of a row in a matrix of one column (L, m, l, ...).
+    GPU_DEVICE decltype(auto) operator()(int row GPU_SITE) const { return (*this)(row, 0 GPU_PASS_SITE); }
+
     GPU_DEVICE Vector<Element, 2> load2(int row, int column GPU_SITE) const {
         return load<2>(row, column GPU_PASS_SITE);
     }
@@ -164,7 +167,7 @@ struct alignas(16) SharedTile {
 
     /// Index of (row, column) in `data`.
     GPU_HOST_DEVICE static constexpr int offset(int row, int column) {
-        return row * columns + (swizzle == Swizzle::none ? column : column ^ (row & 7) * int(16 / sizeof(T)));
+        return row * columns + (swizzle == Swizzle::none ? column : column ^ ((row & 7) * int(16 / sizeof(T))));
     }
 
     GPU_DEVICE T* pointer(int row, int column, int width GPU_SITE) {
@@ -201,6 +204,15 @@ struct alignas(16) SharedTile {
         *reinterpret_cast<Vector<T, n>*>(p) = value;
     }
 
+    /// Two 16-bit elements in one register, as cvt_rn_x2 returns them, to (row, column) and (row, column + 1).
+    GPU_DEVICE void store_x2(int row, int column, std::uint32_t packed GPU_SITE) {
+        static_assert(sizeof(T) == 2);
+        T* p = pointer(row, column, 2 GPU_PASS_SITE);
+        EMULATED(emulator::check_alignment(p, sizeof(packed), site));
+        EMULATED(emulator::shared_write(p, sizeof(packed), site));
+        *reinterpret_cast<std::uint32_t*>(p) = packed;
+    }
+
   private:
     template <int n>
     GPU_DEVICE Vector<T, n> load(int row, int column GPU_SITE) {
@@ -211,7 +223,15 @@ struct alignas(16) SharedTile {
     }
 };
 
-/// The CTA's dynamic shared memory as a Layout (a struct of SharedTiles); the launch asks for sizeof(Layout) bytes.
+/// n values in shared memory.
+template <class T, int n>
+struct SharedArray : SharedTile<T, 1, n> {
+    using Tile = SharedTile<T, 1, n>;
+    GPU_DEVICE decltype(auto) operator()(int i GPU_SITE) { return Tile::operator()(0, i GPU_PASS_SITE); }
+    GPU_DEVICE Vector<T, 2> load2(int i GPU_SITE) { return Tile::load2(0, i GPU_PASS_SITE); }
+};
+
+/// The CTA's dynamic shared memory as a Layout (a struct of SharedTiles and SharedArrays); the launch asks for sizeof(Layout) bytes.
 template <class Layout>
 GPU_DEVICE Layout& shared_memory(GPU_ONLY_SITE) {
 #if GPU_EMULATOR

@@ -28,7 +28,7 @@ struct alignas(n * sizeof(T)) Vector {
     GPU_HOST_DEVICE const T& operator[](int i) const { return element[i]; }
 };
 
-/// cvt.rn.{f16,bf16}.f32: nearest even; NaN becomes 0x7FFF. fp32 stays as it is. PTX ISA 9.7.9 (cvt).
+/// cvt.rn.{f16,bf16}.f32: nearest even; NaN becomes 0x7FFF. fp32 stays as it is. PTX ISA: cvt.
 template <class T>
 GPU_DEVICE T cvt_rn(float value);
 template <>
@@ -50,6 +50,14 @@ GPU_DEVICE bf16 cvt_rn<bf16>(float value) {
 #else
     return __float2bfloat16_rn(value);
 #endif
+}
+
+/// Element by element.
+template <class T, int n>
+GPU_DEVICE Vector<T, n> cvt_rn(const Vector<float, n>& values) {
+    Vector<T, n> result;
+    for (int i = 0; i < n; ++i) result[i] = cvt_rn<T>(values[i]);
+    return result;
 }
 
 /// The exact fp32 value of a stored element.

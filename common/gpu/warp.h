@@ -9,9 +9,9 @@ namespace gpu {
 constexpr int warp_size = 32;
 constexpr std::uint32_t all_lanes = 0xFFFFFFFFu;
 
-/// Lane and warp of this thread in a one-dimensional CTA.
-GPU_DEVICE int lane() { return threadIdx.x % warp_size; }
-GPU_DEVICE int warp() { return threadIdx.x / warp_size; }
+/// Number of this thread in its warp, and of its warp in a one-dimensional CTA.
+GPU_DEVICE int lane_id() { return threadIdx.x % warp_size; }
+GPU_DEVICE int warp_id() { return threadIdx.x / warp_size; }
 
 /// bar.warp.sync mask: the named lanes meet, and what each wrote to memory before is visible to the others after.
 GPU_DEVICE void bar_warp_sync(std::uint32_t mask GPU_SITE) {
@@ -50,11 +50,21 @@ GPU_DEVICE std::uint32_t vote_sync_ballot(bool predicate GPU_SITE) {
 }
 
 /// vote.sync.any.pred: true in every lane if the predicate holds in one. All 32 lanes take part.
-GPU_DEVICE bool vote_sync_any(bool predicate GPU_SITE) { return vote_sync_ballot(predicate GPU_PASS_SITE) != 0; }
+GPU_DEVICE bool vote_sync_any(bool predicate GPU_SITE) {
+#if GPU_EMULATOR
+    return emulator::ballot(predicate, site) != 0;
+#else
+    return __any_sync(all_lanes, predicate);
+#endif
+}
 
 /// vote.sync.all.pred: true in every lane if the predicate holds in all. All 32 lanes take part.
 GPU_DEVICE bool vote_sync_all(bool predicate GPU_SITE) {
-    return vote_sync_ballot(predicate GPU_PASS_SITE) == all_lanes;
+#if GPU_EMULATOR
+    return emulator::ballot(predicate, site) == all_lanes;
+#else
+    return __all_sync(all_lanes, predicate);
+#endif
 }
 
 }  // namespace gpu

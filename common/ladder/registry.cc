@@ -19,21 +19,22 @@ attention::KernelProblem kernel_problem(const attention::Problem& problem, const
             problem.window_left, problem.window_right, problem.scale, operands.cu_q, operands.cu_k};
 }
 
-void require_16_byte_rows(const Operands& operands, attention::DataType type) {
+void require_alignment(const Operands& operands, attention::DataType type, int alignment) {
     const int bytes = attention::bytes(type);
     for (const Operand* operand :
          {&operands.Q, &operands.K, &operands.V, &operands.O, &operands.dO, &operands.dQ, &operands.dK, &operands.dV}) {
         if (operand->buffer == nullptr) continue;
-        const auto refuse_unless_16 = [&](const char* what, std::int64_t elements) {
-            if (elements * bytes % 16 == 0) return;
+        const auto require = [&](const char* what, std::int64_t elements) {
+            if (elements * bytes % alignment == 0) return;
             throw Refused("The " + std::string(what) + " of " + operand->buffer->name() + " is " +
                           std::to_string(elements) + " elements of " + std::to_string(bytes) +
-                          " bytes; this rung moves 16 bytes at a time and needs a multiple of that.");
+                          " bytes; this rung moves " + std::to_string(alignment) +
+                          " bytes at a time and needs a multiple of that.");
         };
-        refuse_unless_16("first element", operand->first);
-        refuse_unless_16("batch stride", operand->batch_stride);
-        refuse_unless_16("head stride", operand->head_stride);
-        refuse_unless_16("row stride", operand->row_stride);
+        require("first element", operand->first);
+        require("batch stride", operand->batch_stride);
+        require("head stride", operand->head_stride);
+        require("row stride", operand->row_stride);
     }
 }
 

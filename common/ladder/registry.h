@@ -49,9 +49,8 @@ struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// For rungs that move 16 bytes at a time: throws Refused unless the start and all strides of each 16-bit or fp32 operand
-/// (not L) are multiples of 16 bytes.
-void require_16_byte_rows(const Operands& operands, attention::DataType type);
+/// Throws Refused unless the start and all strides of each operand (not L) are multiples of `alignment` bytes.
+void require_alignment(const Operands& operands, attention::DataType type, int alignment);
 
 /// Device memory that a rung needs beside its operands; named, so that its traffic appears in the table.
 struct Workspace {
@@ -66,7 +65,7 @@ struct Rung {
     Pass pass = Pass::forward;
     Stores stores = Stores::weights;
     bool fast = false;           // claims speed: no spills, no ptxas warning
-    int row_alignment = 1;       // bytes; an operand whose rows start elsewhere is refused before the launch
+    int row_alignment = 1;       // bytes; operands whose rows start elsewhere are refused before the launch
     std::string kernel_pattern;  // regular expression of its kernels' demangled names, for the resource report
 
     /// Why this rung does not do this problem, in words that follow "it": "has no dropout"; nullopt if it does. Called after
@@ -106,28 +105,30 @@ const char* build_commit();
 /// The part of a problem that kernels take by value.
 attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands);
 
-/// Runs f with a null pointer of the problem's storage type (fp32: float*, fp16: gpu::fp16*, bf16: gpu::bf16*): a
-/// launch function turns a runtime type into a template argument with it.
+/// Calls f<T>() with the problem's storage type T, so that a runtime type becomes a template argument.
 template <class F>
 void with_type(attention::DataType type, F&& f) {
     switch (type) {
         case attention::DataType::fp32:
-            f(static_cast<float*>(nullptr));
-            break;
+            return f.template operator()<float>();
         case attention::DataType::fp16:
-            f(static_cast<gpu::fp16*>(nullptr));
-            break;
+            return f.template operator()<gpu::fp16>();
         case attention::DataType::bf16:
-            f(static_cast<gpu::bf16*>(nullptr));
-            break;
+            return f.template operator()<gpu::bf16>();
     }
 }
 
-/// The same without fp32, for rungs that multiply on tensor cores.
+/// Calls f<T, d>() for a rung on tensor cores: T is fp16 or bf16, d is 64 or 128; the rung has refused all else.
 template <class F>
-void with_16_bit_type(attention::DataType type, F&& f) {
-    if (type == attention::DataType::fp16) f(static_cast<gpu::fp16*>(nullptr));
-    if (type == attention::DataType::bf16) f(static_cast<gpu::bf16*>(nullptr));
+void with_16_bit_type_and_d(attention::DataType type, int d, F&& f) {
+    const auto with_d = [&]<class T>() {
+        if (d == 64) return f.template operator()<T, 64>();
+        if (d == 128) return f.template operator()<T, 128>();
+        throw std::logic_error("A rung for d = 64 and 128 was launched with d = " + std::to_string(d) + ".");
+    };
+    if (type == attention::DataType::fp32) throw std::logic_error("A rung for 16-bit types was launched with fp32.");
+    if (type == attention::DataType::fp16) return with_d.template operator()<gpu::fp16>();
+    return with_d.template operator()<gpu::bf16>();
 }
 
 }  // namespace ladder

@@ -39,24 +39,27 @@ def read_results(path):
         missing = [key for key in ("stage", "rung", "pass", "status") if not isinstance(row, dict) or key not in row]
         if missing:
             raise BadInput(f"Row {number} of {path} has no {missing[0]}.")
-        tensors = [tensor for tensor in (row.get("bytes") or {}).values() if isinstance(tensor, dict)]
-        figures = [size for tensor in tensors for size in tensor.values()]
+        figures = [size for tensor in tensors_of(row) for size in tensor.values()]
         for figure in figures + [row.get("tflops"), row.get("ceiling_fraction")]:
             if figure is not None and not isinstance(figure, (int, float)):
                 raise BadInput(f"Row {number} of {path} has {figure!r} where a number belongs.")
     return results
 
 
+def tensors_of(row):
+    return ((row.get("bytes") or {}).get("tensors") or {}).values()
+
+
 def total_bytes(row, kind):
-    """Bytes read and written over all tensors; kind is requested or distinct. None where none were counted."""
-    tensors = [tensor for tensor in (row.get("bytes") or {}).values() if isinstance(tensor, dict)]
-    if row["status"] == "skipped" or not tensors:
+    """Bytes read and written over all tensors; kind is requested or distinct. None where they are not known."""
+    sizes = [tensor.get(f"{kind}_{way}") for tensor in tensors_of(row) for way in ("read", "written")]
+    if row["status"] == "skipped" or not sizes or None in sizes:
         return None
-    return sum((tensor.get(f"{kind}_{way}") or 0) for tensor in tensors for way in ("read", "written"))
+    return sum(sizes)
 
 
 def source_of_bytes(rows):
-    sources = {source for row in rows if (source := (row.get("bytes") or {}).get("source") or row.get("source"))}
+    sources = {source for row in rows if (source := (row.get("bytes") or {}).get("source"))}
     return ", ".join(sorted(sources))
 
 

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "common/reference/visibility.h"
+
+#ifdef __FAST_MATH__
+#error "Build the reference without -ffast-math: NaN and infinity have to flow as in the formulas."
+#endif
 
 namespace reference {
 namespace {
@@ -73,7 +76,7 @@ Matrix weights(const Problem& problem, const Matrix& Q, const Matrix& K, int b, 
 // query.
 template <typename Visit>
 void for_each_block(const Problem& problem, int b, const std::vector<int>& rows, bool finite, Visit visit) {
-    const std::size_t block = finite ? 32 : 1;
+    const std::size_t block = finite ? 128 : 1;
     for (std::size_t first = 0; first < rows.size(); first += block) {
         const std::vector<int> queries(rows.begin() + first, rows.begin() + std::min(first + block, rows.size()));
         Range seen{std::numeric_limits<int>::max(), 0};

@@ -1,20 +1,18 @@
-// When is a kernel's output right? The rules, against the fp64 reference and the plain baseline in the kernel's
-// precision:
+// When is a kernel's output right? Rules, against the fp64 reference and the plain baseline in the kernel's precision.
 //
-//   O, dQ, dK, dV  1. the largest error of an element <= 2 x that of the baseline + half an ulp of the output type at
-//   the
-//                  largest |reference|;
-//                  2. the 2-norm of the error of each row, likewise, against the worst baseline row among those whose
-//                  reference is at most twice as large. (The last rows of a long causal problem are small averages:
-//                  zeros there would drown in the errors of the first rows.) Both allow for sums in fp32 as well: 2^-20
-//                  (1 + s) of the terms added up, at most 2^-12, where s bounds the scores. This decides only where the
-//                  baseline happens to be exact.
-//   L              |dL| <= 2^-20 (|L| + scale max_j sum_k |q_k k_jk|) + 1e-6, tight enough to notice one dropped key;
-//   plus
-//                  2 x the baseline's error for kernels that store scores in 16 bits.
-//   everywhere     where the reference is NaN or infinite, so must the output be, with the same sign; NaN and Inf fail
-//                  elsewhere. No NaN may stand anywhere in the output of finite inputs, sampled or not: outputs are
-//                  filled with NaN before a run, so that an element which was never written shows.
+// O, dQ, dK, dV: the largest error of an element may be 2 x that of the baseline + half an ulp of the output type at
+// the largest |reference|. The 2-norm of the error of each row likewise, where the baseline is the worst row among
+// those whose reference is at most twice as large, or next in size: the last rows of a long causal problem are small
+// averages, and zeros there would drown in the errors of the first rows. Both allow for sums in fp32 as well, with
+// 2^-20 (1 + s) times the terms added up, at most 2^-12 times, where s bounds the scores; this decides only where the
+// baseline happens to be exact.
+//
+// L: |dL| <= 2^-20 (|L| + scale max_j sum_k |q_k k_jk|) + 1e-6, tight enough to notice one dropped key; plus 2 x the
+// baseline's error for kernels that store scores in 16 bits.
+//
+// Everywhere: where the reference is NaN or infinite, so must the output be, with the same sign; NaN and Inf fail
+// elsewhere. No NaN may stand anywhere in the output of finite inputs, sampled or not: outputs are filled with NaN
+// before a run, so that an element which was never written shows.
 #pragma once
 
 #include <string>
@@ -28,8 +26,7 @@ namespace verify {
 
 struct Check {
     std::string tensor;  // "O", "L", "dQ", "dK" or "dV"
-    double error =
-        0.0;  // of the rule that failed, else the largest error of an element (for L: the worst beside its limit)
+    double error = 0.0;  // the largest of an element, or of the row if that rule failed; L: the worst beside its limit
     double limit = 0.0;  // what `error` may be
     bool passed = false;
     std::string where;  // rule, place (b, h, row, column), value and reference of the worst element or row

@@ -457,6 +457,7 @@ Result Run::verify() {
     try {
         allocate();
         gpu::reset_counters();
+        ladder::require_alignment(operands_, case_.problem().type, rung_.row_alignment);
         rung_.launch(case_.problem(), operands_);
         gpu::synchronize();
         result.counters = gpu::counters();

@@ -123,7 +123,7 @@ void backward(const Problem& problem, Operands& operands) {
 void launch(const Problem& problem, Operands& operands, ladder::Pass pass, Behaviour behaviour) {
     switch (behaviour) {
         case Behaviour::cannot_use_layout:
-            ladder::require_16_byte_rows(operands, problem.type);
+            ladder::require_alignment(operands, problem.type, 16);
             break;
         case Behaviour::no_code:
             throw gpu::NotBuilt("Kernel fake is built for 10.0, and this GPU is 9.0.");

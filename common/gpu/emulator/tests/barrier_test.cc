@@ -75,16 +75,16 @@ void hand_over(float* result) {
     auto& shared = gpu::shared_memory<Numbers>();
     if (threadIdx.x < 32) {  // producer
         for (int i = 0; i < 4; ++i) {
-            if (i > 0) gpu::bar_sync(2, 64);
+            if (i > 0) gpu::barrier_sync(2, 64);
             shared.tile(0, threadIdx.x) = static_cast<float>(i + 1);
-            gpu::bar_arrive(1, 64);
+            gpu::barrier_arrive(1, 64);
         }
     } else {
         float sum = 0;
         for (int i = 0; i < 4; ++i) {
-            gpu::bar_sync(1, 64);
+            gpu::barrier_sync(1, 64);
             sum += shared.tile(0, threadIdx.x - 32);
-            if (i < 3) gpu::bar_arrive(2, 64);
+            if (i < 3) gpu::barrier_arrive(2, 64);
         }
         result[threadIdx.x - 32] = sum;
     }
@@ -99,8 +99,8 @@ TEST(Barrier, ProducerAndConsumerTiny) {
     }
 }
 
-void named(int id, int threads) { gpu::bar_sync(id, threads); }
-void arrive(int id, int threads) { gpu::bar_arrive(id, threads); }
+void named(int id, int threads) { gpu::barrier_sync(id, threads); }
+void arrive(int id, int threads) { gpu::barrier_arrive(id, threads); }
 
 TEST(Barrier, BadOperandsTiny) {
     EXPECT_THAT(report_of(1, 64, 0, named, 16, 64), HasSubstr("barrier.sync 16: a CTA has barriers 0 to 15"));
@@ -111,14 +111,14 @@ TEST(Barrier, BadOperandsTiny) {
     EXPECT_EQ(report_of(1, 64, 0, named, 15, 64), "");
 }
 
-void different_counts() { gpu::bar_sync(3, threadIdx.x < 32 ? 64 : 96); }
+void different_counts() { gpu::barrier_sync(3, threadIdx.x < 32 ? 64 : 96); }
 
 TEST(Barrier, CountsThatDifferTiny) {
     EXPECT_THAT(report_of(1, 96, 0, different_counts), HasSubstr("arrived at the same barrier for 64"));
 }
 
 void half_warps() {
-    if (gpu::lane() < 16) gpu::bar_sync(1, 32);
+    if (gpu::lane_id() < 16) gpu::barrier_sync(1, 32);
 }
 
 TEST(Barrier, PartsOfWarpsTiny) {
@@ -127,10 +127,10 @@ TEST(Barrier, PartsOfWarpsTiny) {
 
 void arrives_twice() {
     if (threadIdx.x < 32) {
-        gpu::bar_arrive(1, 96);
-        gpu::bar_arrive(1, 96);
+        gpu::barrier_arrive(1, 96);
+        gpu::barrier_arrive(1, 96);
     } else {
-        gpu::bar_sync(1, 96);
+        gpu::barrier_sync(1, 96);
     }
 }
 
@@ -143,9 +143,9 @@ TEST(Barrier, SecondArrivalTiny) {
 
 void waits_for_nobody() {
     if (threadIdx.x < 32) {
-        gpu::bar_sync(1, 64);
+        gpu::barrier_sync(1, 64);
     } else {
-        gpu::bar_sync(2, 64);
+        gpu::barrier_sync(2, 64);
     }
 }
 

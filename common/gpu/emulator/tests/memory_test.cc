@@ -169,7 +169,7 @@ TEST(GlobalMemory, TrafficTiny) {
     for (const auto& t : after) EXPECT_EQ(t.requested_read + t.distinct_read + t.distinct_written, 0u);
 }
 
-void add_all(gpu::Matrix<float> m, float value) { gpu::red_global_add(m, 0, 0, value); }
+void add_all(gpu::Matrix<float> m, float value) { gpu::red_global_add_f32(m, 0, 0, value); }
 
 TEST(GlobalMemory, RedTiny) {
     gpu::Buffer buffer("sum", 4);

@@ -59,7 +59,7 @@ void overwritten_source(gpu::Matrix<const float> source, gpu::Matrix<float> same
     if (threadIdx.x == 32) same(0, 0) = 1;
 }
 
-void add(gpu::Matrix<float> m) { gpu::red_global_add(m, 0, 0, 1); }
+void add(gpu::Matrix<float> m) { gpu::red_global_add_f32(m, 0, 0, 1); }
 
 TEST(Race, CorrectKernelsAreCleanTiny) {
     for (const auto& options : emulator::standard_schedules()) {

@@ -13,7 +13,7 @@ using emulator::Schedule;
 void note(std::vector<int>* order, gpu::Matrix<float> m) {
     for (int i = 0; i < 3; ++i) {
         order->push_back(static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x));
-        gpu::red_global_add(m, 0, 0, 1.0f / (1 + threadIdx.x));
+        gpu::red_global_add_f32(m, 0, 0, 1.0f / (1 + threadIdx.x));
     }
 }
 
@@ -96,7 +96,7 @@ TEST(Schedules, ResidentCtasInterleave) {
     EXPECT_TRUE(of(0) == 192 || of(1) == 192);
 }
 
-void fails() { gpu::bar_sync(1, 31); }
+void fails() { gpu::barrier_sync(1, 31); }
 void works(int* runs) {
     gpu::bar_sync();
     if (threadIdx.x == 0) runs[blockIdx.x] = 1;

@@ -16,7 +16,7 @@ void shuffles(float* results) {
     own[0] = gpu::shfl_sync_bfly(value, 1);
     own[1] = gpu::shfl_sync_bfly(value, 16);
     own[2] = gpu::shfl_sync_idx(value, 7);
-    own[3] = gpu::shfl_sync_idx(value, gpu::lane() + 1);  // beyond 31: modulo 32
+    own[3] = gpu::shfl_sync_idx(value, gpu::lane_id() + 1);  // beyond 31: modulo 32
 }
 
 TEST(Warp, ShufflesTiny) {
@@ -36,11 +36,11 @@ TEST(Warp, ShufflesTiny) {
 
 void votes(std::uint32_t* results) {
     std::uint32_t* own = results + 5 * threadIdx.x;
-    own[0] = gpu::vote_sync_ballot(gpu::lane() % 3 == 0);
-    own[1] = gpu::vote_sync_any(gpu::lane() == 31);
+    own[0] = gpu::vote_sync_ballot(gpu::lane_id() % 3 == 0);
+    own[1] = gpu::vote_sync_any(gpu::lane_id() == 31);
     own[2] = gpu::vote_sync_any(false);
     own[3] = gpu::vote_sync_all(true);
-    own[4] = gpu::vote_sync_all(gpu::lane() != 5);
+    own[4] = gpu::vote_sync_all(gpu::lane_id() != 5);
 }
 
 TEST(Warp, VotesTiny) {
@@ -67,11 +67,11 @@ void load_matrices(std::uint32_t* results, bool transposed) {
     gpu::bar_warp_sync(gpu::all_lanes);
     std::uint32_t r[4];
     if (transposed) {
-        gpu::ldmatrix_x4_trans(r, shared.tile.address(gpu::lane(), 0));
+        gpu::ldmatrix_x4_trans(r, shared.tile.address(gpu::lane_id(), 0));
     } else {
-        gpu::ldmatrix_x4(r, shared.tile.address(gpu::lane(), 0));
+        gpu::ldmatrix_x4(r, shared.tile.address(gpu::lane_id(), 0));
     }
-    for (int i = 0; i < 4; ++i) results[4 * gpu::lane() + i] = r[i];
+    for (int i = 0; i < 4; ++i) results[4 * gpu::lane_id() + i] = r[i];
 }
 
 TEST(Warp, LdmatrixTiny) {
@@ -98,10 +98,10 @@ struct Rows {
 template <int columns, gpu::Swizzle swizzle>
 void load_column() {
     auto& shared = gpu::shared_memory<Rows<columns, swizzle>>();
-    for (int column = 0; column < 8; ++column) shared.tile(gpu::lane(), column) = gpu::bf16{0};
+    for (int column = 0; column < 8; ++column) shared.tile(gpu::lane_id(), column) = gpu::bf16{0};
     gpu::bar_warp_sync(gpu::all_lanes);
     std::uint32_t r[4];
-    gpu::ldmatrix_x4(r, shared.tile.address(gpu::lane(), 0));
+    gpu::ldmatrix_x4(r, shared.tile.address(gpu::lane_id(), 0));
 }
 
 TEST(Warp, LdmatrixBankConflictsTiny) {
@@ -133,11 +133,11 @@ TEST(Warp, LdmatrixMisalignedTiny) {
 
 void load_unwritten() {
     auto& shared = gpu::shared_memory<Block>();
-    if (gpu::lane() != 9)
-        for (int column = 0; column < 8; ++column) shared.tile(gpu::lane(), column) = gpu::bf16{0};
+    if (gpu::lane_id() != 9)
+        for (int column = 0; column < 8; ++column) shared.tile(gpu::lane_id(), column) = gpu::bf16{0};
     gpu::bar_warp_sync(gpu::all_lanes);
     std::uint32_t r[4];
-    gpu::ldmatrix_x4(r, shared.tile.address(gpu::lane(), 0));
+    gpu::ldmatrix_x4(r, shared.tile.address(gpu::lane_id(), 0));
 }
 
 TEST(Warp, LdmatrixOfUnwrittenRowTiny) {
@@ -155,7 +155,7 @@ struct Fragments {
 
 template <class T>
 void multiply(Fragments* fragments) {
-    const int lane = gpu::lane();
+    const int lane = gpu::lane_id();
     const std::uint32_t(&b)[2] = fragments->b[lane];
     gpu::mma_sync_m16n8k16<T>(fragments->d[lane], fragments->a[lane], b[0], b[1]);
 }
@@ -200,7 +200,7 @@ TEST(Warp, MmaTiny) {
 // ---- rules of meeting ----
 
 void missing_lane() {
-    if (gpu::lane() < 31) gpu::vote_sync_ballot(true);
+    if (gpu::lane_id() < 31) gpu::vote_sync_ballot(true);
 }
 
 TEST(Warp, MissingLaneTiny) {
@@ -217,7 +217,7 @@ TEST(Warp, MissingLaneTiny) {
 void one_instruction_at_two_places(float* sink) {
     float d[4] = {};
     const std::uint32_t a[4] = {};
-    if (gpu::lane() < 16) {
+    if (gpu::lane_id() < 16) {
         gpu::mma_sync_m16n8k16<gpu::bf16>(d, a, 0, 0);
     } else {
         gpu::mma_sync_m16n8k16<gpu::bf16>(d, a, 0, 0);
@@ -236,7 +236,7 @@ TEST(Warp, DivergenceAtAlignedInstructionTiny) {
 }
 
 void sync_from_two_places() {
-    if (gpu::lane() < 16) {
+    if (gpu::lane_id() < 16) {
         gpu::bar_warp_sync(gpu::all_lanes);
     } else {
         gpu::bar_warp_sync(gpu::all_lanes);
@@ -246,7 +246,7 @@ void sync_from_two_places() {
 TEST(Warp, SyncMayComeFromTwoPlacesTiny) { EXPECT_EQ(report_of(1, 32, 0, sync_from_two_places), ""); }
 
 void two_instructions() {
-    if (gpu::lane() < 16) {
+    if (gpu::lane_id() < 16) {
         gpu::bar_warp_sync(gpu::all_lanes);
     } else {
         gpu::vote_sync_ballot(true);
@@ -260,7 +260,7 @@ TEST(Warp, TwoInstructionsAtOnceTiny) {
 }
 
 void halves() {
-    const std::uint32_t own_half = gpu::lane() < 16 ? 0x0000FFFFu : 0xFFFF0000u;
+    const std::uint32_t own_half = gpu::lane_id() < 16 ? 0x0000FFFFu : 0xFFFF0000u;
     for (int i = 0; i < 3; ++i) gpu::bar_warp_sync(own_half);
 }
 

@@ -254,13 +254,14 @@ template <class T>
 void probe_number_type(std::vector<Probe>& probes, const std::string& type) {
     const std::vector<std::uint32_t> numbers = numbers_to_round();
     const std::int64_t rows = static_cast<std::int64_t>(numbers.size()) / warp_size;
-    constexpr std::size_t whole_rows = 256, patterns = 1 << 16;
+    constexpr std::size_t whole_rows = 256, special_rows = 64, patterns = 1 << 16;
     probes.push_back(
         with_cases(probe("cvt_rn_" + type, {rows}, numbers.size(), numbers, convert<T>), warp_size, whole_rows));
     probes.push_back(
         with_cases(probe("cvt_rn_x2_" + type, {rows - 1}, numbers.size() - warp_size, numbers, convert_pair<T>),
                    warp_size, whole_rows));
-    probes.push_back(with_cases(probe("to_float_" + type, {patterns / warp_size}, patterns, widen<T>), warp_size, 0));
+    probes.push_back(
+        with_cases(probe("to_float_" + type, {patterns / warp_size}, patterns, widen<T>), warp_size, special_rows));
 }
 
 void probe_exponential(std::vector<Probe>& probes) {

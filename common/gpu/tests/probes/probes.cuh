@@ -34,7 +34,7 @@ GPU_DEVICE T as_element(std::uint32_t word) {
 template <class T>
 __global__ void convert(Input in, Output out) {
     const int row = blockIdx.x;
-    rows(out, row + 1)(row, lane()) = as_word(cvt_rn<T>(as_float(rows(in, row + 1)(row, lane()))));
+    rows(out, row + 1)(row, lane_id()) = as_word(cvt_rn<T>(as_float(rows(in, row + 1)(row, lane_id()))));
 }
 
 /// Pairs: the word of this lane is the low half, the one of the next row the high half.
@@ -42,46 +42,47 @@ template <class T>
 __global__ void convert_pair(Input in, Output out) {
     const int row = blockIdx.x;
     const auto numbers = rows(in, row + 2);
-    rows(out, row + 1)(row, lane()) = cvt_rn_x2<T>(as_float(numbers(row, lane())), as_float(numbers(row + 1, lane())));
+    rows(out, row + 1)(row, lane_id()) = cvt_rn_x2<T>(as_float(numbers(row, lane_id())), as_float(numbers(row + 1, lane_id())));
 }
 
-/// Every 16-bit pattern, from the index alone.
+/// Every 16-bit pattern, from the index alone; infinities and NaN come first.
+constexpr int first_pattern = 0x7C00;
 template <class T>
 __global__ void widen(Output out) {
     const int row = blockIdx.x;
-    rows(out, row + 1)(row, lane()) = as_word(to_float(as_element<T>(row * warp_size + lane())));
+    rows(out, row + 1)(row, lane_id()) = as_word(to_float(as_element<T>((row * warp_size + lane_id()) ^ first_pattern)));
 }
 
 __global__ void exponential(Input in, Output out) {
     const int row = blockIdx.x;
-    rows(out, row + 1)(row, lane()) = as_word(ex2_approx_ftz(as_float(rows(in, row + 1)(row, lane()))));
+    rows(out, row + 1)(row, lane_id()) = as_word(ex2_approx_ftz(as_float(rows(in, row + 1)(row, lane_id()))));
 }
 
 // ---- Warp ----
 
 /// Every lane mask in turn.
 __global__ void shuffle_bfly(Input in, Output out) {
-    const float value = as_float(rows(in, 1)(0, lane()));
+    const float value = as_float(rows(in, 1)(0, lane_id()));
     for (int mask = 0; mask < warp_size; ++mask)
-        rows(out, warp_size)(mask, lane()) = as_word(shfl_sync_bfly(value, mask));
+        rows(out, warp_size)(mask, lane_id()) = as_word(shfl_sync_bfly(value, mask));
 }
 
 /// in: row 0 values, row 1 + i the lane that each lane asks.
 __global__ void shuffle_idx(Input in, Output out, int n) {
-    const float value = as_float(rows(in, 1)(0, lane()));
+    const float value = as_float(rows(in, 1)(0, lane_id()));
     for (int i = 0; i < n; ++i) {
-        const int source = rows(in, n + 1)(i + 1, lane());
-        rows(out, n)(i, lane()) = as_word(shfl_sync_idx(value, source));
+        const int source = rows(in, n + 1)(i + 1, lane_id());
+        rows(out, n)(i, lane_id()) = as_word(shfl_sync_idx(value, source));
     }
 }
 
 /// in: bit i of a lane's word is its predicate in round i. out: ballot, any and all of each round.
 __global__ void votes(Input in, Output out, int n) {
     for (int i = 0; i < n; ++i) {
-        const bool predicate = rows(in, 1)(0, lane()) >> i & 1;
-        rows(out, 3 * n)(3 * i, lane()) = vote_sync_ballot(predicate);
-        rows(out, 3 * n)(3 * i + 1, lane()) = vote_sync_any(predicate);
-        rows(out, 3 * n)(3 * i + 2, lane()) = vote_sync_all(predicate);
+        const bool predicate = rows(in, 1)(0, lane_id()) >> i & 1;
+        rows(out, 3 * n)(3 * i, lane_id()) = vote_sync_ballot(predicate);
+        rows(out, 3 * n)(3 * i + 1, lane_id()) = vote_sync_any(predicate);
+        rows(out, 3 * n)(3 * i + 2, lane_id()) = vote_sync_all(predicate);
     }
 }
 
@@ -91,35 +92,35 @@ struct WarpExchange {
 };
 __global__ void warp_exchange(Input in, Output out) {
     auto& words = shared_memory<WarpExchange>().words;
-    const std::uint32_t word = rows(in, 1)(0, lane());
+    const std::uint32_t word = rows(in, 1)(0, lane_id());
     const auto results = rows(out, 3);
-    words(0, lane()) = word;
+    words(0, lane_id()) = word;
     bar_warp_sync(all_lanes);
-    results(0, lane()) = words(0, (lane() + 5) % warp_size);
+    results(0, lane_id()) = words(0, (lane_id() + 5) % warp_size);
 
-    words(1, lane()) = word + 1;
-    if (lane() < 16) {
+    words(1, lane_id()) = word + 1;
+    if (lane_id() < 16) {
         bar_warp_sync(0x0000FFFFu);
-        results(1, lane()) = words(1, (lane() + 3) % 16);
+        results(1, lane_id()) = words(1, (lane_id() + 3) % 16);
     } else {
         bar_warp_sync(0xFFFF0000u);
-        results(1, lane()) = words(1, 16 + (lane() + 7) % 16);
+        results(1, lane_id()) = words(1, 16 + (lane_id() + 7) % 16);
     }
 
-    words(2, lane()) = word + 2;
-    if (lane() % 2 == 0) {
+    words(2, lane_id()) = word + 2;
+    if (lane_id() % 2 == 0) {
         bar_warp_sync(0x55555555u);
     } else {
         bar_warp_sync(0xAAAAAAAAu);
     }
-    results(2, lane()) = words(2, (lane() + 2) % warp_size);
+    results(2, lane_id()) = words(2, (lane_id() + 2) % warp_size);
 }
 
 /// One row for each warp: where each thread thinks that it is.
 __global__ void thread_positions(Output out) {
     const int warps = blockDim.x / warp_size;
-    rows(out, warps * gridDim.x)(blockIdx.x * warps + warp(), lane()) =
-        threadIdx.x | lane() << 10 | warp() << 16 | blockIdx.x << 24;
+    rows(out, warps * gridDim.x)(blockIdx.x * warps + warp_id(), lane_id()) =
+        threadIdx.x | lane_id() << 10 | warp_id() << 16 | blockIdx.x << 24;
 }
 
 // ---- CTA barriers ----
@@ -132,28 +133,28 @@ struct CtaExchange {
 };
 __global__ void cta_exchange(Input in, Output out) {
     auto& words = shared_memory<CtaExchange>().words;
-    std::uint32_t word = rows(in, exchange_warps)(warp(), lane());
+    std::uint32_t word = rows(in, exchange_warps)(warp_id(), lane_id());
     for (int round = 0; round < exchange_rounds; ++round) {
-        words(warp(), lane()) = word;
+        words(warp_id(), lane_id()) = word;
         bar_sync();
-        word = words((warp() + 1) % exchange_warps, (lane() + round) % warp_size) * 5 + round;
+        word = words((warp_id() + 1) % exchange_warps, (lane_id() + round) % warp_size) * 5 + round;
         bar_sync();
-        rows(out, exchange_rounds * exchange_warps)(round * exchange_warps + warp(), lane()) = word;
+        rows(out, exchange_rounds * exchange_warps)(round * exchange_warps + warp_id(), lane_id()) = word;
     }
 }
 
 /// The same within pairs of warps, each pair with a barrier of its own; pair 1 makes three times as many rounds.
 __global__ void pair_exchange(Input in, Output out) {
     auto& words = shared_memory<CtaExchange>().words;
-    const int pair = warp() / 2;
-    std::uint32_t word = rows(in, exchange_warps)(warp(), lane());
+    const int pair = warp_id() / 2;
+    std::uint32_t word = rows(in, exchange_warps)(warp_id(), lane_id());
     for (int round = 0; round < (pair == 0 ? exchange_rounds : 3 * exchange_rounds); ++round) {
-        words(warp(), lane()) = word;
-        bar_sync(1 + pair, 2 * warp_size);
-        word = words(warp() ^ 1, (lane() + round) % warp_size) * 3 + round;
-        bar_sync(1 + pair, 2 * warp_size);
+        words(warp_id(), lane_id()) = word;
+        barrier_sync(1 + pair, 2 * warp_size);
+        word = words(warp_id() ^ 1, (lane_id() + round) % warp_size) * 3 + round;
+        barrier_sync(1 + pair, 2 * warp_size);
     }
-    rows(out, exchange_warps)(warp(), lane()) = word;
+    rows(out, exchange_warps)(warp_id(), lane_id()) = word;
 }
 
 /// Warps 0 and 1 write, warps 2 and 3 read, through two buffers: barriers 2 + b say that buffer b is full, 4 + b that
@@ -166,15 +167,15 @@ __global__ void hand_over(Input in, Output out) {
     const int own = threadIdx.x % (2 * warp_size);
     for (int round = 0; round < exchange_rounds; ++round) {
         const int buffer = round % 2;
-        if (warp() < 2) {
-            if (round >= 2) bar_sync(4 + buffer, exchange_threads);
-            buffers(buffer, own) = rows(in, exchange_warps)(warp(), lane()) + round;
-            bar_arrive(2 + buffer, exchange_threads);
+        if (warp_id() < 2) {
+            if (round >= 2) barrier_sync(4 + buffer, exchange_threads);
+            buffers(buffer, own) = rows(in, exchange_warps)(warp_id(), lane_id()) + round;
+            barrier_arrive(2 + buffer, exchange_threads);
         } else {
-            bar_sync(2 + buffer, exchange_threads);
-            rows(out, 2 * exchange_rounds)(2 * round + warp() - 2, lane()) =
+            barrier_sync(2 + buffer, exchange_threads);
+            rows(out, 2 * exchange_rounds)(2 * round + warp_id() - 2, lane_id()) =
                 buffers(buffer, (own + 11 * round + 1) % (2 * warp_size));
-            if (round + 2 < exchange_rounds) bar_arrive(4 + buffer, exchange_threads);
+            if (round + 2 < exchange_rounds) barrier_arrive(4 + buffer, exchange_threads);
         }
     }
 }
@@ -193,12 +194,12 @@ __global__ void copy_bytes(Tensor<const T> in, Output out) {
     constexpr int chunk = 16 / sizeof(T);
     for (int bytes = 0; bytes < copy_sizes; ++bytes) {
         // With nothing to read the row may lie beyond the matrix.
-        const int row = bytes == 0 ? warp_size + lane() : lane();
-        cp_async_cg_16(words.address(lane(), 4 * bytes), source, row, chunk * (bytes % 4), bytes);
+        const int row = bytes == 0 ? warp_size + lane_id() : lane_id();
+        cp_async_cg_16(words.address(lane_id(), 4 * bytes), source, row, chunk * (bytes % 4), bytes);
         cp_async_commit_group();
     }
     const auto show = [&](int first, int last) {
-        for (int i = 4 * first; i < 4 * last; ++i) rows(out, 4 * copy_sizes)(i, lane()) = words(lane(), i);
+        for (int i = 4 * first; i < 4 * last; ++i) rows(out, 4 * copy_sizes)(i, lane_id()) = words(lane_id(), i);
     };
     cp_async_wait_group<copy_sizes - 1>();
     show(0, 1);
@@ -222,8 +223,8 @@ __global__ void copy_ring(Input in, Output out) {
     const auto issue = [&](int step) {
         if (step < ring_steps)
             for (int half = 0; half < 2; ++half)
-                cp_async_cg_16(words.address(step % ring_tiles * warp_size + lane(), 4 * half), source,
-                               step * 8 + lane() / 4, lane() % 4 * 8 + 4 * half, 16);
+                cp_async_cg_16(words.address(step % ring_tiles * warp_size + lane_id(), 4 * half), source,
+                               step * 8 + lane_id() / 4, lane_id() % 4 * 8 + 4 * half, 16);
         cp_async_commit_group();
     };
     issue(0);
@@ -233,8 +234,8 @@ __global__ void copy_ring(Input in, Output out) {
         cp_async_wait_group<2>();
         bar_sync();
         for (int i = 0; i < 8; ++i)
-            rows(out, ring_steps * 8)(step * 8 + i, lane()) =
-                words(step % ring_tiles * warp_size + (lane() + 13) % warp_size, i);
+            rows(out, ring_steps * 8)(step * 8 + i, lane_id()) =
+                words(step % ring_tiles * warp_size + (lane_id() + 13) % warp_size, i);
         bar_sync();
     }
 }
@@ -249,10 +250,10 @@ struct MatrixTile {
 template <bool transposed>
 __global__ void load_matrices(Input in, Output out, int n) {
     auto& elements = shared_memory<MatrixTile>().elements;
-    for (int i = lane(); i < 64 * 64; i += warp_size) elements(i / 64, i % 64) = static_cast<std::uint16_t>(i * 7919);
+    for (int i = lane_id(); i < 64 * 64; i += warp_size) elements(i / 64, i % 64) = static_cast<std::uint16_t>(i * 7919);
     bar_sync();
     for (int i = 0; i < n; ++i) {
-        const std::uint32_t where = rows(in, n)(i, lane());
+        const std::uint32_t where = rows(in, n)(i, lane_id());
         const std::uint32_t address = elements.address(where & 0xFF, 8 * (where >> 8));
         std::uint32_t r[4];
         if constexpr (transposed) {
@@ -260,7 +261,7 @@ __global__ void load_matrices(Input in, Output out, int n) {
         } else {
             ldmatrix_x4(r, address);
         }
-        for (int j = 0; j < 4; ++j) rows(out, 4 * n)(4 * i + j, lane()) = r[j];
+        for (int j = 0; j < 4; ++j) rows(out, 4 * n)(4 * i + j, lane_id()) = r[j];
     }
 }
 
@@ -271,10 +272,10 @@ __global__ void multiply(Input in, Output out) {
     const auto registers = rows(in, first + 10);
     std::uint32_t a[4];
     float d[4];
-    for (int j = 0; j < 4; ++j) a[j] = registers(first + j, lane());
-    for (int j = 0; j < 4; ++j) d[j] = as_float(registers(first + 6 + j, lane()));
-    mma_sync_m16n8k16<T>(d, a, registers(first + 4, lane()), registers(first + 5, lane()));
-    for (int j = 0; j < 4; ++j) rows(out, 4 * (blockIdx.x + 1))(4 * blockIdx.x + j, lane()) = as_word(d[j]);
+    for (int j = 0; j < 4; ++j) a[j] = registers(first + j, lane_id());
+    for (int j = 0; j < 4; ++j) d[j] = as_float(registers(first + 6 + j, lane_id()));
+    mma_sync_m16n8k16<T>(d, a, registers(first + 4, lane_id()), registers(first + 5, lane_id()));
+    for (int j = 0; j < 4; ++j) rows(out, 4 * (blockIdx.x + 1))(4 * blockIdx.x + j, lane_id()) = as_word(d[j]);
 }
 
 // ---- Memory ----
@@ -282,14 +283,14 @@ __global__ void multiply(Input in, Output out) {
 /// One addition to each element, and none that meets another.
 __global__ void add_once(Tensor<float> sums, Input addends) {
     const int row = blockIdx.x;
-    red_global_add(sums.matrix(0, 0, 0, row + 1), row, lane(), as_float(rows(addends, row + 1)(row, lane())));
+    red_global_add_f32(sums.matrix(0, 0, 0, row + 1), row, lane_id(), as_float(rows(addends, row + 1)(row, lane_id())));
 }
 
 /// Every thread of every CTA adds small integers to the same 32 elements: exact in any order.
 __global__ void add_all(Tensor<float> sums) {
     const auto row = sums.matrix(0, 0, 0, 1);
-    red_global_add(row, 0, 0, 1.0f);
-    red_global_add(row, 0, 1 + threadIdx.x % 31, static_cast<float>(1 + blockIdx.x % 3));
+    red_global_add_f32(row, 0, 0, 1.0f);
+    red_global_add_f32(row, 0, 1 + threadIdx.x % 31, static_cast<float>(1 + blockIdx.x % 3));
 }
 
 /// Addresses in elements from the tile's start, for every element, and what lies there when written by (row, column).
@@ -303,16 +304,16 @@ template <class T, Swizzle swizzle>
 __global__ void tile_addresses(Output out) {
     auto& tile = shared_memory<TileLayout<T, swizzle>>().tile;
     const auto results = rows(out, 2 * tile_rows * tile_columns / warp_size);
-    for (int i = lane(); i < tile_rows * tile_columns; i += warp_size) {
+    for (int i = lane_id(); i < tile_rows * tile_columns; i += warp_size) {
         const int row = i / tile_columns, column = i % tile_columns;
         tile(row, column) = cvt_rn<T>(static_cast<float>(i));
-        results(i / warp_size, lane()) = tile.address(row, column) - tile.address(0, 0);
+        results(i / warp_size, lane_id()) = tile.address(row, column) - tile.address(0, 0);
     }
     bar_sync();
     // The same memory without a swizzle shows where each element went.
     auto& plain = reinterpret_cast<SharedTile<T, tile_rows, tile_columns>&>(tile);
-    for (int i = lane(); i < tile_rows * tile_columns; i += warp_size)
-        results((tile_rows * tile_columns + i) / warp_size, lane()) =
+    for (int i = lane_id(); i < tile_rows * tile_columns; i += warp_size)
+        results((tile_rows * tile_columns + i) / warp_size, lane_id()) =
             as_word(to_float(plain(i / tile_columns, i % tile_columns)));
 }
 
@@ -326,12 +327,12 @@ __global__ void move_vectors(Tensor<const T> in, Tensor<T> moved) {
     auto& elements = shared_memory<VectorTile<T>>().elements;
     const auto source = in.matrix(0, 0, 0, warp_size);
     const auto destination = moved.matrix(0, 0, 0, warp_size);
-    for (int column = 0; column < 32; column += 2) elements.store(lane(), column, source.load2(lane(), column));
-    for (int column = 32; column < 64; column += 4) elements.store(lane(), column, source.load4(lane(), column));
+    for (int column = 0; column < 32; column += 2) elements.store(lane_id(), column, source.load2(lane_id(), column));
+    for (int column = 32; column < 64; column += 4) elements.store(lane_id(), column, source.load4(lane_id(), column));
     bar_sync();
-    const int row = (lane() + 9) % warp_size;
-    for (int column = 0; column < 32; column += 4) destination.store(lane(), column, elements.load4(row, column));
-    for (int column = 32; column < 64; column += 2) destination.store(lane(), column, elements.load2(row, column));
+    const int row = (lane_id() + 9) % warp_size;
+    for (int column = 0; column < 32; column += 4) destination.store(lane_id(), column, elements.load4(row, column));
+    for (int column = 32; column < 64; column += 2) destination.store(lane_id(), column, elements.load2(row, column));
 }
 
 /// Every element of `batches` x `heads` x `n` rows of a strided tensor, from first_row on: one row of out for each.
@@ -342,7 +343,7 @@ __global__ void read_strided(Tensor<const T> in, Output out, int batches, int he
         for (int h = 0; h < heads; ++h) {
             const auto matrix = in.matrix(b, h, first_row, n);
             for (int row = 0; row < n; ++row, ++result)
-                rows(out, batches * heads * n)(result, lane()) = as_word(to_float(matrix(row, lane())));
+                rows(out, batches * heads * n)(result, lane_id()) = as_word(to_float(matrix(row, lane_id())));
         }
 }
 
@@ -351,7 +352,7 @@ __global__ void write_strided(Tensor<std::uint32_t> tensor, int batches, int hea
     for (int b = 0; b < batches; ++b)
         for (int h = 0; h < heads; ++h)
             for (int row = 0; row < n; ++row)
-                tensor.matrix(b, h, first_row, n)(row, lane()) = b << 24 | h << 16 | row << 8 | lane();
+                tensor.matrix(b, h, first_row, n)(row, lane_id()) = b << 24 | h << 16 | row << 8 | lane_id();
 }
 
 }  // namespace probes

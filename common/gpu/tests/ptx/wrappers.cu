@@ -17,10 +17,12 @@ PROBE bar_warp_sync(std::uint32_t mask) { gpu::bar_warp_sync(mask); }
 PROBE shfl_sync_bfly(float* out, float value, int lane_mask) { out[0] = gpu::shfl_sync_bfly(value, lane_mask); }
 PROBE shfl_sync_idx(float* out, float value, int source) { out[0] = gpu::shfl_sync_idx(value, source); }
 PROBE vote_sync_ballot(std::uint32_t* out, int x) { out[0] = gpu::vote_sync_ballot(x > 0); }
+PROBE vote_sync_any(std::uint32_t* out, int x) { out[0] = gpu::vote_sync_any(x > 0); }
+PROBE vote_sync_all(std::uint32_t* out, int x) { out[0] = gpu::vote_sync_all(x > 0); }
 
-PROBE bar_sync_all() { bar_sync(); }
-PROBE bar_sync_named(int id, int threads) { bar_sync(id, threads); }
-PROBE bar_arrive(int id, int threads) { gpu::bar_arrive(id, threads); }
+PROBE bar_sync() { gpu::bar_sync(); }
+PROBE barrier_sync(int id, int threads) { gpu::barrier_sync(id, threads); }
+PROBE barrier_arrive(int id, int threads) { gpu::barrier_arrive(id, threads); }
 
 PROBE cp_async_cg_16(std::uint32_t destination, Matrix<const std::uint32_t> source, int bytes_read) {
     gpu::cp_async_cg_16(destination, source, 0, 0, bytes_read);
@@ -54,7 +56,7 @@ __device__ void multiply(float* out, const MmaOperands& x) {
 PROBE mma_sync_fp16(float* out, MmaOperands x) { multiply<fp16>(out, x); }
 PROBE mma_sync_bf16(float* out, MmaOperands x) { multiply<bf16>(out, x); }
 
-PROBE red_global_add(Matrix<float> sums, float value) { gpu::red_global_add(sums, 0, 0, value); }
+PROBE red_global_add_f32(Matrix<float> sums, float value) { gpu::red_global_add_f32(sums, 0, 0, value); }
 PROBE load_vector_4(float* out, Matrix<const float> source) {
     const auto v = source.load4(0, 0);
     for (int i = 0; i < 4; ++i) out[i] = v[i];

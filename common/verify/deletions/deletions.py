@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Deletes, one at a time, each call in a rung's source that orders something, and looks who notices.
+
+A barrier, a wait or a commit that can go without a detector's report is either not needed or not tested. For each one a
+copy of the rung without it is compiled in the build's own way, linked with the driver beside this file and run under the
+standard schedules. A wait for all but N groups is also weakened to N + 1. What neither a wrong value nor a report of the
+emulator gives away is run under ThreadSanitizer.
+
+Exit 0 if every deletion is noticed and the intact kernels give no report, else 1.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+# Calls that order something. A stage that brings new ones adds them here.
+ORDERING = ["bar_sync", "bar_warp_sync", "bar_arrive", "cp_async_commit_group", "cp_async_wait_group"]
+
+TIMEOUT = 300  # seconds of one run of the driver
+
+
+class Mutant:
+    """One change of one call: file, line, what was there, and the changed source."""
+
+    def __init__(self, file, text, begin, end, replacement, what):
+        self.file, self.what = file, what
+        self.line = text.count("\n", 0, begin) + 1
+        self.source = text[:begin] + replacement + text[end:]
+        self.id = f"{file.parent.name[:2]}_{file.stem}_{self.line}_{'weak' if replacement else 'gone'}"
+
+
+def blank_comments(text):
+    """The text with every // comment replaced by spaces, so that positions stay."""
+    return re.sub(r"//[^\n]*", lambda comment: " " * len(comment.group()), text)
+
+
+def call_end(text, open_parenthesis):
+    """The position after the parenthesis that closes the one at `open_parenthesis`."""
+    depth = 0
+    for position in range(open_parenthesis, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        if depth == 0:
+            return position + 1
+    raise ValueError("a parenthesis is not closed")
+
+
+def mutants(file):
+    """All deletions and weakenings of a kernel file."""
+    text = file.read_text()
+    code = blank_comments(text)
+    found = []
+    names = "|".join(ORDERING)
+    for call in re.finditer(rf"\b({names})\s*(<[^<>()]*>)?\s*\(", code):
+        end = call_end(code, call.end() - 1)
+        what = " ".join(text[call.start() : end].split())
+        found.append(Mutant(file, text, call.start(), end, "", f"`{what}` deleted"))
+        if call[1] == "cp_async_wait_group" and re.fullmatch(r"<\s*\d+\s*>", call[2]):
+            weaker = f"<{int(call[2].strip('<> ')) + 1}>"
+            found.append(Mutant(file, text, call.start(2), call.end(2), weaker, f"`{what}` weakened to `{weaker}`"))
+    return found
+
+
+def kernel_namespace(text):
+    """The namespace of a kernel file, e.g. stage02::b."""
+    return re.search(r"^namespace (stage\d\d::\w+) \{", text, re.MULTILINE)[1]
+
+
+class Build:
+    """A configured build: how it compiles a stage, and what the driver is linked with."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder).resolve()
+        self.link = json.loads((self.folder / "deletions.json").read_text())
+        commands = json.loads((self.folder / "compile_commands.json").read_text())
+        self.commands = {entry["file"]: shlex.split(entry["command"]) for entry in commands}
+
+    def compile_and_run(self, mutant, *arguments):
+        """Returns the finished driver, or raises CalledProcessError if the copy does not compile."""
+        folder = self.folder / "deletions" / mutant.id
+        copy = folder / mutant.file.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(mutant.source)
+        command = list(self.commands[str(mutant.file.parent / "stage.cu")])
+        command[command.index("-o") + 1] = str(folder / "stage.o")
+        command = [word for word in command if word != "-g"]
+        command.insert(next(n for n, word in enumerate(command) if word.startswith("-I")), f"-I{folder}")
+        run(command, cwd=self.folder)
+        driver = folder / "driver"
+        run([self.link["compiler"], *self.link["flags"], *self.link["objects"], str(folder / "stage.o"),
+             "-Wl,--start-group", *self.link["libraries"], "-Wl,--end-group", "-pthread", "-o", str(driver)])
+        return self.run(driver, kernel_namespace(mutant.source), *arguments)
+
+    def run(self, driver, *arguments):
+        environment = dict(os.environ, TSAN_OPTIONS="halt_on_error=1 exitcode=66")
+        command = [str(driver), *arguments]
+        if "-fsanitize=thread" in self.link["flags"]:
+            # ThreadSanitizer's memory map wants addresses that are not randomised.
+            machine = os.uname().machine
+            if subprocess.run(["setarch", machine, "-R", "true"], capture_output=True).returncode == 0:
+                command = ["setarch", machine, "-R", *command]
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
+
+
+def run(command, **options):
+    subprocess.run(command, check=True, capture_output=True, text=True, **options)
+
+
+def verdict(finished):
+    """What a run of the driver noticed: (kind, schedule, report), or None."""
+    if "WARNING: ThreadSanitizer" in finished.stderr:
+        schedule = re.findall(r"^schedule (.*)$", finished.stderr, re.MULTILINE)[-1]
+        report = finished.stderr.split("WARNING: ThreadSanitizer: ")[1].splitlines()[0]
+        return "race report (ThreadSanitizer)", schedule, report
+    if finished.returncode == 0:
+        return None
+    if finished.returncode != 1:
+        return "crash", "", f"exit status {finished.returncode}: {finished.stderr.strip().splitlines()[-1:]}"
+    found = json.loads(finished.stdout)
+    schedule = f"{found['schedule']}, seed {found['seed']} (noticed by {found['noticed']} of {found['schedules']})"
+    return found["kind"], schedule, found["report"].splitlines()[0]
+
+
+def without_folders(text):
+    """The text with kernel files named from the repository's root."""
+    return re.sub(r"/[^ ]*/(\d\d_\w+/\w+\.cuh)", r"\1", text)
+
+
+def judge(build, tsan, mutant):
+    """The verdict on one mutant; None if nobody notices."""
+    try:
+        found = verdict(build.compile_and_run(mutant))
+        if found is None and tsan is not None:
+            found = verdict(tsan.compile_and_run(mutant))
+        return found and tuple(without_folders(text) for text in found)
+    except subprocess.TimeoutExpired:
+        return "hang", "", f"no end after {TIMEOUT} s"
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{mutant.file.relative_to(ROOT)}:{mutant.line}, {mutant.what}, does not build:\n{error.stderr}")
+
+
+HEADER = """# Deletions
+
+Generated by `python3 common/verify/deletions/deletions.py --output docs/deletions.md`; do not edit.
+
+Each row is a copy of a kernel in which one barrier, wait or commit is gone (or one wait is weaker), run on small problems
+under the emulator's standard schedules. Wrong value: the verifier rejected the output. Protocol report: the emulator saw a
+broken rule, such as a read of bytes whose copy is still under way. Race report: two threads used the same bytes, one of
+them to write, and no barrier lay between. The intact kernels pass the same runs.
+
+| rung | file | line | change | caught by | first schedule that notices | first line of the report |
+|---|---|---|---|---|---|---|
+"""
+
+
+def row(mutant, found):
+    kind, schedule, report = found or ("**nobody**", "", "")
+    file = mutant.file.relative_to(ROOT)
+    report = report.replace("|", "\\|")
+    return f"| {kernel_namespace(mutant.source)} | {file} | {mutant.line} | {mutant.what} | {kind} | {schedule} | {report} |\n"
+
+
+def intact_reports(pool, build, files, seeds):
+    """What the kernels as they are give rise to: a list of sentences, empty if all is well."""
+    options = ["--seeds", str(seeds)] if seeds else []
+    runs = pool.map(lambda file: build.run(build.link["driver"], kernel_namespace(file.read_text()), *options), files)
+    return [f"{file.relative_to(ROOT)} as it is: {verdict(finished)}"
+            for file, finished in zip(files, runs) if finished.returncode != 0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default=ROOT / "build/emulator", help="a built emulator preset")
+    parser.add_argument("--tsan-build", help="a built emulator-tsan preset, for what nobody else notices")
+    parser.add_argument("--files", default="[0-9][0-9]_*/*.cuh", help="kernel files, as a pattern from the repository's root")
+    parser.add_argument("--output", type=pathlib.Path, help="write the table there")
+    parser.add_argument("--seeds", type=int, default=0, help="only run the intact kernels, under this many seeds")
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+
+    build = Build(arguments.build)
+    tsan = Build(arguments.tsan_build) if arguments.tsan_build else None
+    files = [file for file in sorted(ROOT.glob(arguments.files)) if mutants(file)]
+    if not files:
+        sys.exit(f"No kernel file that matches {arguments.files} has anything to delete.")
+    work = [mutant for file in files for mutant in mutants(file)]
+    table = HEADER
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        failures = intact_reports(pool, build, files, arguments.seeds)
+        if arguments.seeds:
+            print("\n".join(failures) or f"{len(files)} kernel files: no report under {arguments.seeds} seeds")
+            return bool(failures)
+        for mutant, found in zip(work, pool.map(lambda mutant: judge(build, tsan, mutant), work)):
+            print(row(mutant, found), end="", flush=True)
+            table += row(mutant, found)
+            if found is None:
+                failures.append(f"{mutant.file.relative_to(ROOT)}:{mutant.line}: {mutant.what}, and nobody notices")
+    if arguments.output:
+        arguments.output.parent.mkdir(exist_ok=True)
+        arguments.output.write_text(table)
+    print("\n".join(failures) or f"all {len(work)} deletions are noticed")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+// Runs the rungs of one namespace on small problems under the standard schedules, and says what was noticed: one line
+// of JSON {schedules, noticed, kind, schedule, seed, problem, report}, where the last five describe the first that was.
+// Exit 0: nothing was noticed, 1: something was, 2: there is no such rung.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "common/gpu/emulator/options.h"
+#include "common/verify/run.h"
+
+namespace {
+
+using attention::DataType;
+using attention::Problem;
+
+// Several tiles each way, so that every buffer is filled again while others may still read it; and one tile alone.
+std::vector<Problem> problems() {
+    Problem causal_group;
+    causal_group.Hq = 2;
+    causal_group.Nq = 140;
+    causal_group.Nk = 290;
+    causal_group.window_right = 0;
+    causal_group.type = DataType::fp16;
+    Problem wide;
+    wide.Nq = 40;
+    wide.Nk = 270;
+    wide.d = 128;
+    wide.scale = attention::default_scale(128);
+    Problem one_tile;
+    one_tile.Nq = one_tile.Nk = 9;
+    return {one_tile, wide, causal_group};
+}
+
+std::vector<emulator::Options> seeded_schedules(int seeds) {
+    using emulator::Schedule;
+    constexpr Schedule seeded[] = {Schedule::random, Schedule::priority, Schedule::async_latest,
+                                   Schedule::low_warps_first, Schedule::high_warps_first};
+    std::vector<emulator::Options> result;
+    for (int seed = 1; seed <= seeds; ++seed) {
+        emulator::Options options;
+        options.schedule = seeded[seed % std::size(seeded)];
+        options.seed = seed;
+        result.push_back(options);
+    }
+    return result;
+}
+
+const char* kind(const verify::Result& result) {
+    if (!result.fault) return "wrong value";
+    return result.fault->find("no barrier lies between") != std::string::npos ? "race report" : "protocol report";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app{"Runs the rungs of one namespace under many schedules"};
+    std::string kernels;
+    int seeds = 0;
+    app.add_option("kernels", kernels, "Namespace of the rung's kernels, e.g. stage02::b")->required();
+    app.add_option("--seeds", seeds,
+                   "In place of the standard schedules: this many random seeds, the problems taking turns");
+    CLI11_PARSE(app, argc, argv);
+
+    ladder::Registry registry;
+    ladder::register_stages(registry);
+    const auto schedules = seeds > 0 ? seeded_schedules(seeds) : emulator::standard_schedules();
+    nlohmann::json found = {{"schedules", schedules.size()}, {"noticed", 0}};
+    bool known = false;
+    for (const ladder::Rung& rung : registry.rungs()) {
+        if (!std::regex_search(kernels + "::", std::regex("^" + rung.kernel_pattern + "$"))) continue;
+        known = true;
+        std::deque<verify::Case> cases;
+        for (const Problem& problem : problems())
+            if (!rung.refuses(problem)) cases.emplace_back(problem);
+        for (const emulator::Options& options : schedules) {
+            emulator::set_options(options);
+            for (std::size_t n = 0; n < cases.size(); ++n) {
+                if (seeds > 0 && options.seed % cases.size() != n) continue;
+                const verify::Case& the_case = cases[n];
+                // On stderr, so that a race that ThreadSanitizer reports there can be placed.
+                std::cerr << "schedule " << emulator::name(options.schedule) << ", seed " << options.seed << std::endl;
+                const verify::Result result = verify::Run(rung, the_case).verify();
+                if (result.verified()) continue;
+                if (found["noticed"] == 0) {
+                    found["kind"] = kind(result);
+                    found["schedule"] = emulator::name(options.schedule);
+                    found["seed"] = options.seed;
+                    found["problem"] = attention::describe(the_case.problem());
+                    found["report"] = result.reason();
+                }
+                found["noticed"] = found["noticed"].get<int>() + 1;
+                break;
+            }
+        }
+    }
+    if (!known) {
+        std::cerr << "No rung of this build has kernels in " << kernels << "." << std::endl;
+        return 2;
+    }
+    std::cout << found << std::endl;
+    return found["noticed"] == 0 ? 0 : 1;
+}
