@@ -51,16 +51,16 @@ enum class Hazard { read_after_write, write_after_read, write_after_write };
 /// Two lanes use one element; the vote between them fixes the order in time, and orders no memory.
 void hazard(Hazard kind, bool sync) {
     auto element = gpu::shared_memory<Numbers>().tile(0, 0);
-    if (gpu::lane() == 0) element = 1.0f;
+    if (gpu::lane_id() == 0) element = 1.0f;
     if (kind == Hazard::write_after_read) {
         gpu::bar_warp_sync(gpu::all_lanes);
-        if (gpu::lane() == 1) static_cast<void>(float{element});
+        if (gpu::lane_id() == 1) static_cast<void>(float{element});
     }
     gpu::vote_sync_ballot(true);
     if (sync) gpu::bar_warp_sync(gpu::all_lanes);
-    if (kind == Hazard::read_after_write && gpu::lane() == 1) static_cast<void>(float{element});
-    if (kind == Hazard::write_after_read && gpu::lane() == 0) element = 2.0f;
-    if (kind == Hazard::write_after_write && gpu::lane() == 1) element = 2.0f;
+    if (kind == Hazard::read_after_write && gpu::lane_id() == 1) static_cast<void>(float{element});
+    if (kind == Hazard::write_after_read && gpu::lane_id() == 0) element = 2.0f;
+    if (kind == Hazard::write_after_write && gpu::lane_id() == 1) element = 2.0f;
 }
 
 TEST(Barrier, OrderInTimeIsNotEnoughTiny) {
