@@ -29,7 +29,7 @@ enum class Tile { hidden, full, mixed };
 /// [0, Nk).
 struct Mask {
     int Nq, Nk;
-    int left, right;  // -1: no bound; else at most 2^30, so that 32 bits hold every sum below
+    int left, right;  // -1: no bound; else at most 2^30: with Nq, Nk <= 2^29, 32 bits hold every sum below
 
     /// The keys that query i sees; none for a query beyond the last.
     GPU_HOST_DEVICE Range keys(int i) const {
