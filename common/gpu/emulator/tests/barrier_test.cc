@@ -78,6 +78,28 @@ TEST(Barrier, OrderInTimeIsNotEnoughTiny) {
     }
 }
 
+/// Warp 0 writes and meets in bar.warp.sync, which does not concern warp 1, the reader.
+void across_warps(bool barrier) {
+    auto& numbers = gpu::shared_memory<Numbers>();
+    if (gpu::warp_id() == 0) {
+        numbers.tile(0, gpu::lane_id()) = 1.0f;
+        gpu::bar_warp_sync(gpu::all_lanes);
+    }
+    if (barrier) gpu::bar_sync();
+    if (gpu::warp_id() == 1) static_cast<void>(float{numbers.tile(0, gpu::lane_id())});
+}
+
+TEST(Barrier, OneWarpMeetingIsNoBarrierForAnotherTiny) {
+    const std::size_t bytes = sizeof(Numbers);
+    EXPECT_EQ(schedules_that_report("", 64, bytes, across_warps, true), 0);
+    // Warps that run before the writer read what nobody has written; the others read unordered.
+    EXPECT_EQ(schedules_that_report("", 64, bytes, across_warps, false),
+              static_cast<int>(emulator::standard_schedules().size()));
+    ScopedOptions scoped(emulator::Schedule::in_order);
+    EXPECT_THAT(report_of(1, 64, bytes, across_warps, false),
+                HasSubstr("thread 0 (warp 0, lane 0) wrote there and no barrier lies between"));
+}
+
 void rounds(int n) {
     for (int i = 0; i < n; ++i) gpu::bar_sync();
 }
