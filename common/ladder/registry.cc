@@ -15,8 +15,9 @@ void Registry::add(Rung rung) {
 }
 
 attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands) {
-    return {problem.B,           problem.Hq,           problem.Hkv,   problem.Nq,    problem.Nk,   problem.d,
-            problem.window_left, problem.window_right, problem.scale, operands.cu_q, operands.cu_k};
+    return {problem.B,     problem.Hq,    problem.Hkv,         problem.Nq,
+            problem.Nk,    problem.d,     problem.window_left, problem.window_right,
+            problem.scale, operands.cu_q, operands.cu_k,       attention::dropout(problem)};
 }
 
 void require_alignment(const Operands& operands, attention::DataType type, int alignment) {
