@@ -79,10 +79,10 @@ void launch_b(const Problem& problem, Operands& operands) {
 /// What the tile loops of one sequence and head do, counted from the mask alone.
 struct TileCounts {
     std::int64_t tiles = 0;       // (query tile, key tile) pairs visited
-    std::int64_t query_rows = 0;  // queries copied, over all visits
+    std::int64_t query_rows = 0;  // queries copied, over all visits: those that see some key
+    std::int64_t visits = 0;      // queries of visited tiles, over all visits
     std::int64_t key_rows = 0;    // keys copied, over all key tiles
-    std::int64_t updated = 0;     // queries whose state changes, over all visits
-    std::int64_t carried = 0;     // likewise over all visits but the last: what is written to scratch and read back
+    std::int64_t carried = 0;  // queries whose state is written to scratch and read back, over all visits but the last
 };
 
 TileCounts count_tiles(const Mask& mask, int Br, int Bc) {
@@ -95,8 +95,8 @@ TileCounts count_tiles(const Mask& mask, int Br, int Bc) {
         if (kv_tiles.empty()) continue;
         const int visits = kv_tiles.end - kv_tiles.begin;
         counts.tiles += visits;
+        counts.visits += std::int64_t(visits) * overlap({0, mask.Nq}, {i0, i0 + Br});
         counts.query_rows += std::int64_t(visits) * overlap(mask.seeing_queries(), {i0, i0 + Br});
-        counts.updated += std::int64_t(visits) * overlap({0, mask.Nq}, {i0, i0 + Br});
         counts.carried += std::int64_t(visits - 1) * overlap({0, mask.Nq}, {i0, i0 + Br});
     }
     for (int j0 = 0; j0 < mask.Nk; j0 += Bc) {
@@ -113,8 +113,8 @@ TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
         const TileCounts counts = count_tiles(mask, Br, Bc);
         sum.tiles += counts.tiles;
         sum.query_rows += counts.query_rows;
+        sum.visits += counts.visits;
         sum.key_rows += counts.key_rows;
-        sum.updated += counts.updated;
         sum.carried += counts.carried;
     }
     return sum;
@@ -148,7 +148,7 @@ std::vector<Traffic> traffic_forward(const Problem& problem, const TileCounts& c
 
 std::vector<Traffic> traffic_a(const Problem& problem, int Bc) {
     const TileCounts counts = count_tiles(problem, a::threads / Bc, Bc);
-    return traffic_forward(problem, counts, counts.updated);
+    return traffic_forward(problem, counts, counts.visits);
 }
 
 std::vector<Traffic> traffic_b(const Problem& problem) {
@@ -186,6 +186,32 @@ void launch_backward(const Problem& problem, Operands& operands) {
 double exponentials_backward(const Problem& problem) {
     namespace b = b_backward;
     return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) * b::Bc;
+}
+
+std::vector<Traffic> traffic_backward(const Problem& problem) {
+    namespace b = b_backward;
+    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
+    const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = 2 * problem.d, old = 4 * problem.d;
+    const std::uint64_t queries = total_queries(problem);
+    std::uint64_t seeing = 0, keys = 0;
+    for (int b = 0; b < problem.B; ++b) {
+        const Mask mask = {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
+        const Range queries_that_see = mask.seeing_queries();
+        if (!queries_that_see.empty()) seeing += Hq * (queries_that_see.end - queries_that_see.begin);
+        keys += Hkv * problem.keys(b);
+    }
+    return {{"Q", Hq * counts.query_rows * row, 0},
+            {"K", Hkv * counts.key_rows * row, 0},
+            {"V", Hkv * counts.key_rows * row, 0},
+            {"O", seeing * row, 0},
+            {"L", seeing * 4, 0},
+            {"dO", seeing * row + Hq * counts.query_rows * row, 0},
+            {"dQ", 0, queries * row},
+            {"dK", 0, keys * row},
+            {"dV", 0, keys * row},
+            {"dQ_old", Hq * counts.carried * old, Hq * counts.carried * old},
+            {"L_log2", Hq * counts.visits * 4, queries * 4},
+            {"D", Hq * counts.visits * 4, queries * 4}};
 }
 
 /// Without what depends on the size of its key tiles.
@@ -249,7 +275,8 @@ void register_stage(ladder::Registry& registry) {
                   .refuses = refuses_b,
                   .workspaces = workspaces_backward,
                   .launch = launch_backward,
-                  .exponentials = exponentials_backward});
+                  .exponentials = exponentials_backward,
+                  .traffic = traffic_backward});
 }
 
 }  // namespace stage02
