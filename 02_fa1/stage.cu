@@ -3,6 +3,7 @@
 
 #include "02_fa1/a_tiles.cuh"
 #include "02_fa1/b_split_kv.cuh"
+#include "02_fa1/backward_a.cuh"
 #include "02_fa1/backward_b.cuh"
 #include "02_fa1/key_tiles.h"
 #include "common/ladder/registry.h"
@@ -16,6 +17,11 @@ using attention::Problem;
 using attention::Range;
 using gpu::Traffic;
 using ladder::Operands;
+
+std::optional<std::string> refuses_a(const Problem& problem) {
+    if (problem.d > 256) return "takes d up to 256, not " + std::to_string(problem.d);
+    return std::nullopt;
+}
 
 std::optional<std::string> refuses_b(const Problem& problem) {
     if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
@@ -163,7 +169,36 @@ std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
     return {{"dQ_old", column * problem.d}, {"L_log2", column}, {"D", column}};
 }
 
-void launch_backward(const Problem& problem, Operands& operands) {
+template <class T, int Bc, int max_d>
+void launch_backward_a(const Problem& problem, Operands& operands) {
+    namespace a = a_backward;
+    const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
+    const auto L_log2 = scratch(problem, operands.workspaces[1], 1), D = scratch(problem, operands.workspaces[2], 1);
+    const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
+    gpu::launch({"stage02::a_backward::row_statistics", attention::ceil_div(queries, a::statistics_warps),
+                 a::statistics_warps * gpu::warp_size, 0},
+                a::row_statistics<T>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
+                operands.L.as<const float>(), L_log2, D);
+    gpu::launch({"stage02::a_backward::backward", std::int64_t(problem.B) * problem.Hkv, a::Br * Bc,
+                 sizeof(a::Shared<Bc, max_d>)},
+                a::backward<T, Bc, max_d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
+                operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
+                operands.dQ.as<T>(), operands.dK.as<T>(), operands.dV.as<T>(),
+                scratch(problem, operands.workspaces[0], problem.d));
+}
+
+/// K, V, dK and dV take the same memory for each of the three widths.
+int Bc_of_backward_a(const Problem& problem) { return problem.d <= 64 ? 32 : problem.d <= 128 ? 16 : 8; }
+
+void launch_backward_a(const Problem& problem, Operands& operands) {
+    ladder::with_type(problem.type, [&]<class T>() {
+        if (problem.d <= 64) return launch_backward_a<T, 32, 64>(problem, operands);
+        if (problem.d <= 128) return launch_backward_a<T, 16, 128>(problem, operands);
+        return launch_backward_a<T, 8, 256>(problem, operands);
+    });
+}
+
+void launch_backward_b(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
@@ -183,15 +218,14 @@ void launch_backward(const Problem& problem, Operands& operands) {
     });
 }
 
-double exponentials_backward(const Problem& problem) {
+double exponentials_backward_b(const Problem& problem) {
     namespace b = b_backward;
     return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) * b::Bc;
 }
 
-std::vector<Traffic> traffic_backward(const Problem& problem) {
-    namespace b = b_backward;
-    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
-    const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = 2 * problem.d, old = 4 * problem.d;
+std::vector<Traffic> traffic_backward(const Problem& problem, const TileCounts& counts) {
+    const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d,
+                        old = 4 * problem.d;
     const std::uint64_t queries = total_queries(problem);
     std::uint64_t seeing = 0, keys = 0;
     for (int b = 0; b < problem.B; ++b) {
@@ -212,6 +246,14 @@ std::vector<Traffic> traffic_backward(const Problem& problem) {
             {"dQ_old", Hq * counts.carried * old, Hq * counts.carried * old},
             {"L_log2", Hq * counts.visits * 4, queries * 4},
             {"D", Hq * counts.visits * 4, queries * 4}};
+}
+
+std::vector<Traffic> traffic_backward_a(const Problem& problem) {
+    return traffic_backward(problem, count_tiles(problem, a_backward::Br, Bc_of_backward_a(problem)));
+}
+
+std::vector<Traffic> traffic_backward_b(const Problem& problem) {
+    return traffic_backward(problem, count_tiles(problem, b_backward::Br(problem.d), b_backward::Bc));
 }
 
 /// Without what depends on the size of its key tiles.
@@ -245,14 +287,21 @@ ladder::Rung rung_a(int Bc) {
 
 void register_stage(ladder::Registry& registry) {
     ladder::Rung a = rung_a();
-    a.refuses = [](const Problem& problem) -> std::optional<std::string> {
-        if (problem.d > 256) return "takes d up to 256, not " + std::to_string(problem.d);
-        return std::nullopt;
-    };
+    a.refuses = refuses_a;
     a.launch = [](const Problem& problem, Operands& operands) { launch_a(problem, operands); };
     a.exponentials = [](const Problem& problem) { return exponentials_a(problem, Bc_of_a(problem)); };
     a.traffic = [](const Problem& problem) { return traffic_a(problem, Bc_of_a(problem)); };
     registry.add(std::move(a));
+    registry.add({.stage = "02",
+                  .letter = "a",
+                  .name = "tiles",
+                  .pass = ladder::Pass::backward,
+                  .kernel_pattern = "stage02::a_backward::",
+                  .refuses = refuses_a,
+                  .workspaces = workspaces_backward,
+                  .launch = [](const Problem& problem, Operands& operands) { launch_backward_a(problem, operands); },
+                  .exponentials = attention::visible_pairs,
+                  .traffic = traffic_backward_a});
     registry.add({.stage = "02",
                   .letter = "b",
                   .name = "split_kv",
@@ -274,9 +323,9 @@ void register_stage(ladder::Registry& registry) {
                   .kernel_pattern = "stage02::b_backward::",
                   .refuses = refuses_b,
                   .workspaces = workspaces_backward,
-                  .launch = launch_backward,
-                  .exponentials = exponentials_backward,
-                  .traffic = traffic_backward});
+                  .launch = launch_backward_b,
+                  .exponentials = exponentials_backward_b,
+                  .traffic = traffic_backward_b});
 }
 
 }  // namespace stage02

@@ -24,7 +24,8 @@ std::vector<ladder::Rung> rungs() {
 }
 
 TEST(Stage02, HasItsRungs) {
-    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward", "b backward"}));
+    EXPECT_EQ(verify::rung_names(register_stage),
+              (std::vector<std::string>{"a forward", "a backward", "b forward", "b backward"}));
 }
 
 // Scratch grows with N, not with N^2.
