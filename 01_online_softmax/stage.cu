@@ -39,7 +39,7 @@ void launch_c(const Problem& problem, Operands& operands) {
 std::uint64_t key_blocks(const Problem& problem) {
     std::uint64_t blocks = 0;
     for (int b = 0; b < problem.B; ++b) {
-        const attention::Mask mask = {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
+        const attention::Mask mask = attention::mask_of(problem, b);
         for (int i = 0; i < mask.Nq; ++i) {
             const attention::Range keys = mask.keys(i);
             if (!keys.empty()) blocks += ceil_div(keys.end - keys.begin, gpu::warp_size);

@@ -115,7 +115,7 @@ TileCounts count_tiles(const Mask& mask, int Br, int Bc) {
 TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
     TileCounts sum;
     for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
+        const Mask mask = attention::mask_of(problem, b);
         const TileCounts counts = count_tiles(mask, Br, Bc);
         sum.tiles += counts.tiles;
         sum.query_rows += counts.query_rows;
@@ -229,7 +229,7 @@ std::vector<Traffic> traffic_backward(const Problem& problem, const TileCounts& 
     const std::uint64_t queries = total_queries(problem);
     std::uint64_t seeing = 0, keys = 0;
     for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
+        const Mask mask = attention::mask_of(problem, b);
         const Range queries_that_see = mask.seeing_queries();
         if (!queries_that_see.empty()) seeing += Hq * (queries_that_see.end - queries_that_see.begin);
         keys += Hkv * problem.keys(b);
