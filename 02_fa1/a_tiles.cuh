@@ -48,8 +48,9 @@ struct Shared {
 };
 
 /// max_d: columns of the tiles; problem.d may be smaller. O_old, m_old, l_old: scratch between key tiles, as in 02b.
+/// Bounds for two CTAs an SM: without the 2, ptxas aims at more of them and spills.
 template <class T, int Bc, int max_d>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 2)
     forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<T> O,
             Tensor<float> L, Tensor<float> O_old, Tensor<float> m_old, Tensor<float> l_old) {
     constexpr int Br = threads / Bc;

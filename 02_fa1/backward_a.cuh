@@ -1,9 +1,9 @@
 // 02a backward: recomputation (Dao et al. 2022, Algorithm 4), one thread a score, in fp32 arithmetic.
 //
-// Nothing of size Nq x Nk was kept. From Q, K and the saved L a tile of P comes back as P = 2^(S - L), and with D = rowsum(dO o O)
+// Nothing of size Nq x Nk was kept. From Q, K and the saved L a tile of P comes back as P = e^(S - L), and with D = rowsum(dO o O)
 //     dV += P^T dO      dP = dO V^T      dS = P o (dP - D)      dK += scale dS^T Q      dQ += scale dS K
 //
-// Two kernels. `row_statistics`: D, and L in base 2, of every query. `backward`: one CTA of 8 Bc threads for each (sequence,
+// Two kernels. `row_dots`: D of every query. `backward`: one CTA of 8 Bc threads for each (sequence,
 // key/value head). The outer loop walks the key tiles; the inner one walks the query heads of the group and, for each, the query
 // tiles of Br = 8 that see the key tile. dK and dV stay on chip for a whole key tile, so the sum over a group is an fp32 sum; dQ
 // travels: it is read and written (fp32) for each key tile. Every sum has one owner: no atomics, and results repeat bit for bit.
@@ -15,7 +15,7 @@
 //   1. K, V to shared memory; dK = dV = 0
 //   For each query tile of each head:
 //     2. Q, dO, L, D to shared memory
-//     3. S, dP;  P = 2^(S - L);  dS = P o (dP - D). Dropout: forward's mask, drawn again
+//     3. S, dP;  P = e^(S - L);  dS = P o (dP - D). Dropout: forward's mask, drawn again
 //     4. dV += P^T dO,  dK += dS^T Q
 //     5. dQ += dS K, in global memory; after the last key tile in the type of Q, scaled
 //   6. dK, scaled, and dV to global memory
@@ -31,7 +31,7 @@ using namespace attention;
 using namespace gpu;
 
 constexpr int Br = 8;
-constexpr int statistics_warps = 4;
+constexpr int dot_warps = 4;
 
 template <int Bc, int max_d>
 struct Shared {
@@ -42,37 +42,31 @@ struct Shared {
     SharedArray<float, Br> L, D;
 };
 
-/// One warp a query: D = sum_c dO_c O_c, and L in base 2. A query that sees no key gets 0 and 0 whatever its dO holds.
+/// One warp a query: D = sum_c dO_c O_c; 0 for a query that sees no key, whatever its dO holds.
 template <class T>
-__global__ void __launch_bounds__(statistics_warps* warp_size)
-    row_statistics(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L,
-                   Tensor<float> L_log2, Tensor<float> D) {
-    const auto [b, h, i] = problem.query(std::int64_t(blockIdx.x) * statistics_warps + warp_id());
+__global__ void __launch_bounds__(dot_warps* warp_size)
+    row_dots(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<float> D) {
+    const auto [b, h, i] = problem.query(std::int64_t(blockIdx.x) * dot_warps + warp_id());
     if (b >= problem.B) return;
     const Sequence sequence = problem.sequence(b);
     if (i >= sequence.Nq) return;
 
     const auto O_gmem = sequence.queries(O, h);
     const auto dO_gmem = sequence.queries(dO, h);
-    const bool sees_a_key = problem.mask(sequence).seeing_queries().contains(i);
-
     float sum = 0;
-    if (sees_a_key) {
+    if (problem.mask(sequence).seeing_queries().contains(i)) {
         for (int c = lane_id(); c < problem.d; c += warp_size) sum += to_float(O_gmem(i, c)) * to_float(dO_gmem(i, c));
     }
     for (int distance = 16; distance > 0; distance /= 2) sum += shfl_sync_bfly(sum, distance);
-    if (lane_id() == 0) {
-        sequence.queries(L_log2, h)(i) = sees_a_key ? sequence.queries(L, h)(i) * log2_e : 0.0f;
-        sequence.queries(D, h)(i) = sum;
-    }
+    if (lane_id() == 0) sequence.queries(D, h)(i) = sum;
 }
 
 /// max_d: columns of the tiles; problem.d may be smaller. dQ_old: fp32 (queries x d), scratch between key tiles.
-/// L_log2, D: one value a query, from row_statistics.
+/// L, D: one value a query, from forward and row_dots.
 template <class T, int Bc, int max_d>
 __global__ void __launch_bounds__(Br* Bc)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
-             Tensor<const float> L_log2, Tensor<const float> D, Tensor<T> dQ, Tensor<T> dK, Tensor<T> dV,
+             Tensor<const float> L, Tensor<const float> D, Tensor<T> dQ, Tensor<T> dK, Tensor<T> dV,
              Tensor<float> dQ_old) {
     constexpr int threads = Br * Bc;
     auto& smem = shared_memory<Shared<Bc, max_d>>();
@@ -81,7 +75,6 @@ __global__ void __launch_bounds__(Br* Bc)
     const int heads = problem.Hq / problem.Hkv;
     const Sequence sequence = problem.sequence(b);
     const Mask mask = problem.mask(sequence);
-    const float scale_log2 = problem.scale * log2_e;
 
     const auto K_gmem = sequence.keys(K, kv_head);
     const auto V_gmem = sequence.keys(V, kv_head);
@@ -134,7 +127,7 @@ __global__ void __launch_bounds__(Br* Bc)
                     smem.dO(row, c) = to_float(dO_gmem(i0 + row, c));
                 }
                 if (threadIdx.x < Br && i0 + int(threadIdx.x) < sequence.Nq) {
-                    smem.L(threadIdx.x) = sequence.queries(L_log2, h)(i0 + threadIdx.x);
+                    smem.L(threadIdx.x) = sequence.queries(L, h)(i0 + threadIdx.x);
                     smem.D(threadIdx.x) = sequence.queries(D, h)(i0 + threadIdx.x);
                 }
                 bar_sync();
@@ -149,7 +142,7 @@ __global__ void __launch_bounds__(Br* Bc)
                     }
                     const bool kept = !problem.dropout.enabled || problem.dropout.keeps(b * problem.Hq + h, i, j);
                     const float Z = kept ? problem.dropout.scale : 0.0f;
-                    const float P = ex2_approx_ftz(s * scale_log2 - smem.L(row));
+                    const float P = ex2_approx_ftz((s * problem.scale - smem.L(row)) * log2_e);  // rounded once less
                     smem.P(row, key) = P * Z;
                     smem.dS(row, key) = P * (dP * Z - smem.D(row));
                 }

@@ -164,7 +164,12 @@ std::vector<Traffic> traffic_b(const Problem& problem) {
 
 // ---- backward ----
 
-std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
+std::vector<ladder::Workspace> workspaces_backward_a(const Problem& problem) {
+    const std::size_t column = total_queries(problem) * sizeof(float);
+    return {{"dQ_old", column * problem.d}, {"D", column}};
+}
+
+std::vector<ladder::Workspace> workspaces_backward_b(const Problem& problem) {
     const std::size_t column = total_queries(problem) * sizeof(float);
     return {{"dQ_old", column * problem.d}, {"L_log2", column}, {"D", column}};
 }
@@ -173,16 +178,15 @@ template <class T, int Bc, int max_d>
 void launch_backward_a(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
     const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
-    const auto L_log2 = scratch(problem, operands.workspaces[1], 1), D = scratch(problem, operands.workspaces[2], 1);
+    const auto D = scratch(problem, operands.workspaces[1], 1);
     const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
-    gpu::launch({"stage02::a_backward::row_statistics", attention::ceil_div(queries, a::statistics_warps),
-                 a::statistics_warps * gpu::warp_size, 0},
-                a::row_statistics<T>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
-                operands.L.as<const float>(), L_log2, D);
+    gpu::launch(
+        {"stage02::a_backward::row_dots", attention::ceil_div(queries, a::dot_warps), a::dot_warps * gpu::warp_size, 0},
+        a::row_dots<T>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), D);
     gpu::launch({"stage02::a_backward::backward", std::int64_t(problem.B) * problem.Hkv, a::Br * Bc,
                  sizeof(a::Shared<Bc, max_d>)},
                 a::backward<T, Bc, max_d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
-                operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
+                operands.V.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(), gpu::read_only(D),
                 operands.dQ.as<T>(), operands.dK.as<T>(), operands.dV.as<T>(),
                 scratch(problem, operands.workspaces[0], problem.d));
 }
@@ -223,37 +227,49 @@ double exponentials_backward_b(const Problem& problem) {
     return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) * b::Bc;
 }
 
+/// Queries of all heads that see a key.
+std::uint64_t seeing_queries(const Problem& problem) {
+    std::uint64_t seeing = 0;
+    for (int b = 0; b < problem.B; ++b) {
+        const Range queries = attention::mask_of(problem, b).seeing_queries();
+        if (!queries.empty()) seeing += std::uint64_t(problem.Hq) * (queries.end - queries.begin);
+    }
+    return seeing;
+}
+
+/// All but L and its like.
 std::vector<Traffic> traffic_backward(const Problem& problem, const TileCounts& counts) {
     const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d,
                         old = 4 * problem.d;
-    const std::uint64_t queries = total_queries(problem);
-    std::uint64_t seeing = 0, keys = 0;
-    for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = attention::mask_of(problem, b);
-        const Range queries_that_see = mask.seeing_queries();
-        if (!queries_that_see.empty()) seeing += Hq * (queries_that_see.end - queries_that_see.begin);
-        keys += Hkv * problem.keys(b);
-    }
+    const std::uint64_t queries = total_queries(problem), seeing = seeing_queries(problem);
+    std::uint64_t keys = 0;
+    for (int b = 0; b < problem.B; ++b) keys += Hkv * problem.keys(b);
     return {{"Q", Hq * counts.query_rows * row, 0},
             {"K", Hkv * counts.key_rows * row, 0},
             {"V", Hkv * counts.key_rows * row, 0},
             {"O", seeing * row, 0},
-            {"L", seeing * 4, 0},
             {"dO", seeing * row + Hq * counts.query_rows * row, 0},
             {"dQ", 0, queries * row},
             {"dK", 0, keys * row},
             {"dV", 0, keys * row},
             {"dQ_old", Hq * counts.carried * old, Hq * counts.carried * old},
-            {"L_log2", Hq * counts.visits * 4, queries * 4},
             {"D", Hq * counts.visits * 4, queries * 4}};
 }
 
 std::vector<Traffic> traffic_backward_a(const Problem& problem) {
-    return traffic_backward(problem, count_tiles(problem, a_backward::Br, Bc_of_backward_a(problem)));
+    const TileCounts counts = count_tiles(problem, a_backward::Br, Bc_of_backward_a(problem));
+    std::vector<Traffic> traffic = traffic_backward(problem, counts);
+    traffic.push_back({"L", std::uint64_t(problem.Hq) * counts.visits * 4, 0});
+    return traffic;
 }
 
 std::vector<Traffic> traffic_backward_b(const Problem& problem) {
-    return traffic_backward(problem, count_tiles(problem, b_backward::Br(problem.d), b_backward::Bc));
+    const TileCounts counts = count_tiles(problem, b_backward::Br(problem.d), b_backward::Bc);
+    const std::uint64_t Hq = problem.Hq, queries = total_queries(problem);
+    std::vector<Traffic> traffic = traffic_backward(problem, counts);
+    traffic.push_back({"L", seeing_queries(problem) * 4, 0});
+    traffic.push_back({"L_log2", Hq * counts.visits * 4, queries * 4});
+    return traffic;
 }
 
 /// Without what depends on the size of its key tiles.
@@ -298,7 +314,7 @@ void register_stage(ladder::Registry& registry) {
                   .pass = ladder::Pass::backward,
                   .kernel_pattern = "stage02::a_backward::",
                   .refuses = refuses_a,
-                  .workspaces = workspaces_backward,
+                  .workspaces = workspaces_backward_a,
                   .launch = [](const Problem& problem, Operands& operands) { launch_backward_a(problem, operands); },
                   .exponentials = attention::visible_pairs,
                   .traffic = traffic_backward_a});
@@ -322,7 +338,7 @@ void register_stage(ladder::Registry& registry) {
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b_backward::",
                   .refuses = refuses_b,
-                  .workspaces = workspaces_backward,
+                  .workspaces = workspaces_backward_b,
                   .launch = launch_backward_b,
                   .exponentials = exponentials_backward_b,
                   .traffic = traffic_backward_b});

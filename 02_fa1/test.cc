@@ -84,9 +84,8 @@ TEST(Stage02, CausalVisits21Of36Tiles) {
 
 TEST(Stage02, DropoutFollowsTheReference) {
     for (const ladder::Rung& rung : rungs()) {
-        for (float p : {0.1f, 0.5f, 0.99f}) {
+        for (float p : {0.1f, 0.9f}) {
             attention::Problem group = verify::small_problem(67, 150, 64, attention::DataType::fp16);
-            group.B = 2;
             group.Hq = 6;
             group.Hkv = 2;
             attention::Problem packed = verify::causal(verify::small_problem(40, 131, 64, attention::DataType::bf16));
