@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(dot_warps* warp_size)
 }
 
 /// max_d: columns of the tiles; problem.d may be smaller. dQ_old: fp32 (queries x d), scratch between key tiles.
-/// L, D: one value a query, from forward and row_dots.
+/// L, D: one value a query, from forward and row_dots. Bounds as in a_tiles.cuh.
 template <class T, int Bc, int max_d>
-__global__ void __launch_bounds__(Br* Bc)
+__global__ void __launch_bounds__(Br* Bc, 2)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
              Tensor<const float> L, Tensor<const float> D, Tensor<T> dQ, Tensor<T> dK, Tensor<T> dV,
              Tensor<float> dQ_old) {
