@@ -19,7 +19,7 @@
 //   For each query tile:
 //     2. wait for Q; start the copy of the next one; fetch the queries' old O, m, l
 //     3. S = Q K^T, this warp's keys
-//     4. mask; m_w, W = 2^(S - m_w), l_w
+//     4. mask; m_w, W = 2^(S - m_w), l_w; dropout of W
 //     5. U_w = W V  (W goes from accumulator to operand registers in place)
 //     6. m_w, l_w, U_w to shared memory
 //     7. one thread a query: merge the states; the factor of each U_w and of the old O
@@ -65,7 +65,7 @@ __device__ inline void copy_rows(SharedTile<T, rows, d, Swizzle::xor_8>& tile, c
 }
 
 /// O_old: fp32 (queries x d); m_old, l_old: one value a query. All three are scratch between key tiles.
-template <class T, int d>
+template <class T, int d, bool with_dropout>
 __global__ void __launch_bounds__(threads)
     forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<T> O,
             Tensor<float> L, Tensor<float> O_old, Tensor<float> m_old, Tensor<float> l_old) {
@@ -181,9 +181,15 @@ __global__ void __launch_bounds__(threads)
                     m_w = fmaxf(m_w, shfl_sync_bfly(m_w, 1));
                     m_w = fmaxf(m_w, shfl_sync_bfly(m_w, 2));
                     for (int n = 0; n < n_tiles; ++n) {
-                        const float W0 = weight(S[m_tile][n][2 * half], m_w);
-                        const float W1 = weight(S[m_tile][n][2 * half + 1], m_w);
+                        float W0 = weight(S[m_tile][n][2 * half], m_w);
+                        float W1 = weight(S[m_tile][n][2 * half + 1], m_w);
                         l_w += W0 + W1;
+                        if constexpr (with_dropout) {  // the lane's two keys are two words of one draw
+                            const Words words =
+                                problem.dropout.words(blockIdx.x, i0 + row, (j0 + warp_key) / 4 + 2 * n + t / 2);
+                            W0 = problem.dropout.keeps(t % 2 ? words[2] : words[0]) ? W0 : 0.0f;
+                            W1 = problem.dropout.keeps(t % 2 ? words[3] : words[1]) ? W1 : 0.0f;
+                        }
                         W_rmem[m_tile][n / 2][n % 2 * 2 + half] = cvt_rn_x2<T>(W0, W1);
                     }
                     l_w += shfl_sync_bfly(l_w, 1);
@@ -209,13 +215,14 @@ __global__ void __launch_bounds__(threads)
                 }
             }
 
-            // 6. U_w where every thread can read it.
+            // 6. U_w where every thread can read it. Kept weights count 1 / (1 - p) times: here, where nothing overflows.
+            const float kept = with_dropout ? problem.dropout.scale : 1.0f;
 #pragma unroll
             for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
                 for (int n = 0; n < d / 8; ++n) {
                     const float(&u)[4] = U[m_tile][n];
-                    smem.U[warp].store(16 * m_tile + g, 8 * n + 2 * t, Vector<float, 2>{u[0], u[1]});
-                    smem.U[warp].store(16 * m_tile + g + 8, 8 * n + 2 * t, Vector<float, 2>{u[2], u[3]});
+                    smem.U[warp].store(16 * m_tile + g, 8 * n + 2 * t, Vector<float, 2>{kept * u[0], kept * u[1]});
+                    smem.U[warp].store(16 * m_tile + g + 8, 8 * n + 2 * t, Vector<float, 2>{kept * u[2], kept * u[3]});
                 }
             }
             bar_sync();

@@ -22,7 +22,7 @@
 //   For each query tile of each head:
 //     2. wait for Q, dO; start the copy of the next ones
 //     3. S^T = K Q^T,  dP^T = V dO^T, this warp's keys
-//     4. P^T = 2^(S^T - L), masked;  dS^T = P^T o (dP^T - D);  dS to shared memory
+//     4. P^T = 2^(S^T - L), masked;  dS^T = P^T o (dP^T - D);  dS to shared memory. Dropout: forward's mask, drawn again
 //     5. dV += P^T dO,  dK += dS^T Q
 //     6. dQ += dS K, in global memory; after the last key tile as 16 bit, scaled
 //   7. dK, scaled, and dV to global memory
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 /// dQ_old: fp32 (queries x d), scratch between key tiles. L_log2, D: one value a query, from row_statistics.
-template <class T, int d>
+template <class T, int d, bool with_dropout>
 __global__ void __launch_bounds__(threads)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
              Tensor<const float> L_log2, Tensor<const float> D, Tensor<T> dQ, Tensor<T> dK, Tensor<T> dV,
@@ -108,6 +108,8 @@ __global__ void __launch_bounds__(threads)
     const Sequence sequence = problem.sequence(blockIdx.x / problem.Hkv);
     const Mask mask = problem.mask(sequence);
     const float scale_log2 = problem.scale * log2_e;
+    const float kept_scale = with_dropout ? problem.dropout.scale : 1.0f;
+    const int first_head = blockIdx.x / problem.Hkv * problem.Hq + kv_head * heads;  // b Hq + h of the group's first
 
     const auto K_gmem = sequence.keys(K, kv_head);
     const auto V_gmem = sequence.keys(V, kv_head);
@@ -199,6 +201,18 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
             for (int n = 0; n < n_tiles; ++n) {
                 const Vector<float, 2> L_i = smem.L.load2(8 * n + 2 * t), D_i = smem.D.load2(8 * n + 2 * t);
+                // The keys of lanes 16k + t, 16k + t + 4, + 8, + 12 are the four words of one draw, for each half and c.
+                // Each of these lanes draws for one (half, c), and ballots tell the others.
+                std::uint32_t kept_lanes = 0;
+                if constexpr (with_dropout) {
+                    const int half = g % 4 / 2, c = g % 2;
+                    const Words words = problem.dropout.words(first_head + head, i0 + 8 * n + 2 * t + c,
+                                                              (j0 + warp_key) / 4 + 2 * half + g / 4);
+                    for (int w = 0; w < 4; ++w) {
+                        const std::uint32_t ballot = vote_sync_ballot(problem.dropout.keeps(words[w]));
+                        if (g % 4 == w) kept_lanes = ballot;
+                    }
+                }
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     float P[2], dS[2];
@@ -206,7 +220,10 @@ __global__ void __launch_bounds__(threads)
                         const bool hidden = mixed && !queries[half].contains(i0 + 8 * n + 2 * t + c);
                         const float s = hidden ? -infinity : St[n][2 * half + c] * scale_log2;
                         P[c] = ex2_approx_ftz(s - L_i[c]);
-                        dS[c] = hidden ? 0.0f : P[c] * (dPt[n][2 * half + c] - D_i[c]);
+                        const bool kept = !with_dropout || kept_lanes >> (g / 4 * 16 + (2 * half + c) * 4 + t) & 1;
+                        const float dP = kept ? kept_scale * dPt[n][2 * half + c] : 0.0f;
+                        dS[c] = hidden ? 0.0f : P[c] * (dP - D_i[c]);
+                        if (!kept) P[c] = 0;
                     }
                     const int reg = n % 2 * 2 + half;
                     Pt_rmem[n / 2][reg] = cvt_rn_x2<T>(P[0], P[1]);
@@ -272,13 +289,13 @@ __global__ void __launch_bounds__(threads)
             }
         }
 
-        // 7. dK and dV of this warp's keys; zeros where no query sees the tile.
+        // 7. dK and dV of this warp's keys; zeros where no query sees the tile. A kept weight of dV counts 1 / (1 - p) times.
         for (int half = 0; half < 2; ++half) {
             const int j = j0 + warp_key + g + 8 * half;
             if (j >= sequence.Nk) continue;
             for (int n = 0; n < d / 8; ++n) {
                 const Vector<float, 2> k = {dK_rmem[n][2 * half], dK_rmem[n][2 * half + 1]};
-                const Vector<float, 2> v = {dV_rmem[n][2 * half], dV_rmem[n][2 * half + 1]};
+                const Vector<float, 2> v = {kept_scale * dV_rmem[n][2 * half], kept_scale * dV_rmem[n][2 * half + 1]};
                 dK_gmem.store(j, 8 * n + 2 * t,
                               cvt_rn<T>(Vector<float, 2>{k[0] * problem.scale, k[1] * problem.scale}));
                 dV_gmem.store(j, 8 * n + 2 * t, cvt_rn<T>(v));

@@ -1,6 +1,11 @@
 // Registers stage 02: what each rung does, how it is launched, and what it costs in closed form.
+#include <map>
+
+#include "02_fa1/a_tiles.cuh"
 #include "02_fa1/b_split_kv.cuh"
+#include "02_fa1/backward_a.cuh"
 #include "02_fa1/backward_b.cuh"
+#include "02_fa1/key_tiles.h"
 #include "common/ladder/registry.h"
 
 namespace stage02 {
@@ -13,10 +18,14 @@ using attention::Range;
 using gpu::Traffic;
 using ladder::Operands;
 
+std::optional<std::string> refuses_a(const Problem& problem) {
+    if (problem.d > 256) return "takes d up to 256, not " + std::to_string(problem.d);
+    return std::nullopt;
+}
+
 std::optional<std::string> refuses_b(const Problem& problem) {
     if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
     if (problem.d != 64 && problem.d != 128) return "takes d = 64 or 128, not " + std::to_string(problem.d);
-    if (problem.dropout > 0) return "has no dropout";
     return std::nullopt;
 }
 
@@ -36,15 +45,37 @@ gpu::Tensor<float> scratch(const Problem& problem, const gpu::Buffer& buffer, in
 
 // ---- forward ----
 
-std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
+/// Of both rungs.
+std::vector<ladder::Workspace> workspaces_forward(const Problem& problem) {
     const std::size_t column = total_queries(problem) * sizeof(float);
     return {{"O_old", column * problem.d}, {"m_old", column}, {"l_old", column}};
 }
 
+template <class T, int Bc, int max_d>
+void launch_a(const Problem& problem, Operands& operands) {
+    gpu::launch({"stage02::a::forward", std::int64_t(problem.B) * problem.Hq, a::threads, sizeof(a::Shared<Bc, max_d>)},
+                a::forward<T, Bc, max_d>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
+                operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>(),
+                scratch(problem, operands.workspaces[0], problem.d), scratch(problem, operands.workspaces[1], 1),
+                scratch(problem, operands.workspaces[2], 1));
+}
+
+/// Of the registered rung: K and V take the same memory for each of the three widths it is built for.
+int Bc_of_a(const Problem& problem) { return problem.d <= 64 ? 64 : problem.d <= 128 ? 32 : 16; }
+
+void launch_a(const Problem& problem, Operands& operands) {
+    ladder::with_type(problem.type, [&]<class T>() {
+        if (problem.d <= 64) return launch_a<T, 64, 64>(problem, operands);
+        if (problem.d <= 128) return launch_a<T, 32, 128>(problem, operands);
+        return launch_a<T, 16, 256>(problem, operands);
+    });
+}
+
 void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
+        const auto kernel = problem.dropout > 0 ? b::forward<T, d, true> : b::forward<T, d, false>;
         gpu::launch({"stage02::b::forward", std::int64_t(problem.B) * problem.Hq, b::threads, sizeof(b::Shared<T, d>)},
-                    b::forward<T, d>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
+                    kernel, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>(),
                     scratch(problem, operands.workspaces[0], d), scratch(problem, operands.workspaces[1], 1),
                     scratch(problem, operands.workspaces[2], 1));
@@ -95,85 +126,198 @@ TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
     return sum;
 }
 
+double exponentials_a(const Problem& problem, int Bc) {
+    // Every weight of a visited tile, and two factors for each query.
+    const int Br = a::threads / Bc;
+    return double(problem.Hq) * count_tiles(problem, Br, Bc).tiles * Br * (Bc + 2);
+}
+
 double exponentials_b(const Problem& problem) {
     // Every weight of a visited tile, and for each query five factors of the merge.
     return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) *
            (b::Bc + b::warps + 1);
 }
 
-std::vector<Traffic> traffic_b(const Problem& problem) {
-    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
-    const std::uint64_t Hq = problem.Hq, row = 2 * problem.d, old = 4 * problem.d, queries = total_queries(problem);
+/// statistics: how many values of m, and of l, a head writes.
+std::vector<Traffic> traffic_forward(const Problem& problem, const TileCounts& counts, std::int64_t statistics) {
+    const std::uint64_t Hq = problem.Hq, row = attention::bytes(problem.type) * problem.d, old = 4 * problem.d,
+                        queries = total_queries(problem);
     return {{"Q", Hq * counts.query_rows * row, 0},
             {"K", Hq * counts.key_rows * row, 0},
             {"V", Hq * counts.key_rows * row, 0},
             {"O", 0, queries * row},
             {"L", 0, queries * 4},
             {"O_old", Hq * counts.carried * old, Hq * counts.carried * old},
-            {"m_old", Hq * counts.carried * 4, Hq * counts.carried * 4},
-            {"l_old", Hq * counts.carried * 4, Hq * counts.carried * 4}};
+            {"m_old", Hq * counts.carried * 4, Hq * statistics * 4},
+            {"l_old", Hq * counts.carried * 4, Hq * statistics * 4}};
+}
+
+std::vector<Traffic> traffic_a(const Problem& problem, int Bc) {
+    const TileCounts counts = count_tiles(problem, a::threads / Bc, Bc);
+    return traffic_forward(problem, counts, counts.visits);
+}
+
+std::vector<Traffic> traffic_b(const Problem& problem) {
+    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
+    return traffic_forward(problem, counts, counts.carried);
 }
 
 // ---- backward ----
 
-std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
+std::vector<ladder::Workspace> workspaces_backward_a(const Problem& problem) {
+    const std::size_t column = total_queries(problem) * sizeof(float);
+    return {{"dQ_old", column * problem.d}, {"D", column}};
+}
+
+std::vector<ladder::Workspace> workspaces_backward_b(const Problem& problem) {
     const std::size_t column = total_queries(problem) * sizeof(float);
     return {{"dQ_old", column * problem.d}, {"L_log2", column}, {"D", column}};
 }
 
-void launch_backward(const Problem& problem, Operands& operands) {
+template <class T, int Bc, int max_d>
+void launch_backward_a(const Problem& problem, Operands& operands) {
+    namespace a = a_backward;
+    const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
+    const auto D = scratch(problem, operands.workspaces[1], 1);
+    const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
+    gpu::launch(
+        {"stage02::a_backward::row_dots", attention::ceil_div(queries, a::dot_warps), a::dot_warps * gpu::warp_size, 0},
+        a::row_dots<T>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), D);
+    gpu::launch({"stage02::a_backward::backward", std::int64_t(problem.B) * problem.Hkv, a::Br * Bc,
+                 sizeof(a::Shared<Bc, max_d>)},
+                a::backward<T, Bc, max_d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
+                operands.V.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(), gpu::read_only(D),
+                operands.dQ.as<T>(), operands.dK.as<T>(), operands.dV.as<T>(),
+                scratch(problem, operands.workspaces[0], problem.d));
+}
+
+/// K, V, dK and dV take the same memory for each of the three widths.
+int Bc_of_backward_a(const Problem& problem) { return problem.d <= 64 ? 32 : problem.d <= 128 ? 16 : 8; }
+
+void launch_backward_a(const Problem& problem, Operands& operands) {
+    ladder::with_type(problem.type, [&]<class T>() {
+        if (problem.d <= 64) return launch_backward_a<T, 32, 64>(problem, operands);
+        if (problem.d <= 128) return launch_backward_a<T, 16, 128>(problem, operands);
+        return launch_backward_a<T, 8, 256>(problem, operands);
+    });
+}
+
+void launch_backward_b(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[1], 1),
                    D = scratch(problem, operands.workspaces[2], 1);
         const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
+        const auto kernel = problem.dropout > 0 ? b::backward<T, d, true> : b::backward<T, d, false>;
         gpu::launch({"stage02::b_backward::row_statistics", attention::ceil_div(queries, b::warps), b::threads, 0},
                     b::row_statistics<T, d>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
                     operands.L.as<const float>(), L_log2, D);
         gpu::launch({"stage02::b_backward::backward", std::int64_t(problem.B) * problem.Hkv, b::threads,
                      sizeof(b::Shared<T, d>)},
-                    b::backward<T, d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
+                    kernel, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
                     operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
                     operands.dQ.as<T>(), operands.dK.as<T>(), operands.dV.as<T>(),
                     scratch(problem, operands.workspaces[0], d));
     });
 }
 
-double exponentials_backward(const Problem& problem) {
+double exponentials_backward_b(const Problem& problem) {
     namespace b = b_backward;
     return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) * b::Bc;
 }
 
-std::vector<Traffic> traffic_backward(const Problem& problem) {
-    namespace b = b_backward;
-    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
-    const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = 2 * problem.d, old = 4 * problem.d;
-    const std::uint64_t queries = total_queries(problem);
-    std::uint64_t seeing = 0, keys = 0;
+/// Queries of all heads that see a key.
+std::uint64_t seeing_queries(const Problem& problem) {
+    std::uint64_t seeing = 0;
     for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = attention::mask_of(problem, b);
-        const Range queries_that_see = mask.seeing_queries();
-        if (!queries_that_see.empty()) seeing += Hq * (queries_that_see.end - queries_that_see.begin);
-        keys += Hkv * problem.keys(b);
+        const Range queries = attention::mask_of(problem, b).seeing_queries();
+        if (!queries.empty()) seeing += std::uint64_t(problem.Hq) * (queries.end - queries.begin);
     }
+    return seeing;
+}
+
+/// All but L and its like.
+std::vector<Traffic> traffic_backward(const Problem& problem, const TileCounts& counts) {
+    const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d,
+                        old = 4 * problem.d;
+    const std::uint64_t queries = total_queries(problem), seeing = seeing_queries(problem);
+    std::uint64_t keys = 0;
+    for (int b = 0; b < problem.B; ++b) keys += Hkv * problem.keys(b);
     return {{"Q", Hq * counts.query_rows * row, 0},
             {"K", Hkv * counts.key_rows * row, 0},
             {"V", Hkv * counts.key_rows * row, 0},
             {"O", seeing * row, 0},
-            {"L", seeing * 4, 0},
             {"dO", seeing * row + Hq * counts.query_rows * row, 0},
             {"dQ", 0, queries * row},
             {"dK", 0, keys * row},
             {"dV", 0, keys * row},
             {"dQ_old", Hq * counts.carried * old, Hq * counts.carried * old},
-            {"L_log2", Hq * counts.visits * 4, queries * 4},
             {"D", Hq * counts.visits * 4, queries * 4}};
+}
+
+std::vector<Traffic> traffic_backward_a(const Problem& problem) {
+    const TileCounts counts = count_tiles(problem, a_backward::Br, Bc_of_backward_a(problem));
+    std::vector<Traffic> traffic = traffic_backward(problem, counts);
+    traffic.push_back({"L", std::uint64_t(problem.Hq) * counts.visits * 4, 0});
+    return traffic;
+}
+
+std::vector<Traffic> traffic_backward_b(const Problem& problem) {
+    const TileCounts counts = count_tiles(problem, b_backward::Br(problem.d), b_backward::Bc);
+    const std::uint64_t Hq = problem.Hq, queries = total_queries(problem);
+    std::vector<Traffic> traffic = traffic_backward(problem, counts);
+    traffic.push_back({"L", seeing_queries(problem) * 4, 0});
+    traffic.push_back({"L_log2", Hq * counts.visits * 4, queries * 4});
+    return traffic;
+}
+
+/// Without what depends on the size of its key tiles.
+ladder::Rung rung_a() {
+    ladder::Rung rung;
+    rung.stage = "02";
+    rung.letter = "a";
+    rung.name = "tiles";
+    rung.kernel_pattern = "stage02::a::";
+    rung.workspaces = workspaces_forward;
+    return rung;
 }
 
 }  // namespace
 
+ladder::Rung rung_a(int Bc) {
+    ladder::Rung rung = rung_a();
+    rung.refuses = [](const Problem& problem) -> std::optional<std::string> {
+        if (problem.type != attention::DataType::fp32) return "takes fp32 when the key tile is chosen";
+        if (problem.d > 64) return "takes d up to 64 when the key tile is chosen, not " + std::to_string(problem.d);
+        return std::nullopt;
+    };
+    rung.exponentials = [Bc](const Problem& problem) { return exponentials_a(problem, Bc); };
+    rung.traffic = [Bc](const Problem& problem) { return traffic_a(problem, Bc); };
+    const std::map<int, void (*)(const Problem&, Operands&)> launches = {
+        {4, launch_a<float, 4, 64>},   {8, launch_a<float, 8, 64>},   {16, launch_a<float, 16, 64>},
+        {32, launch_a<float, 32, 64>}, {64, launch_a<float, 64, 64>}, {128, launch_a<float, 128, 64>}};
+    rung.launch = launches.at(Bc);
+    return rung;
+}
+
 void register_stage(ladder::Registry& registry) {
+    ladder::Rung a = rung_a();
+    a.refuses = refuses_a;
+    a.launch = [](const Problem& problem, Operands& operands) { launch_a(problem, operands); };
+    a.exponentials = [](const Problem& problem) { return exponentials_a(problem, Bc_of_a(problem)); };
+    a.traffic = [](const Problem& problem) { return traffic_a(problem, Bc_of_a(problem)); };
+    registry.add(std::move(a));
+    registry.add({.stage = "02",
+                  .letter = "a",
+                  .name = "tiles",
+                  .pass = ladder::Pass::backward,
+                  .kernel_pattern = "stage02::a_backward::",
+                  .refuses = refuses_a,
+                  .workspaces = workspaces_backward_a,
+                  .launch = [](const Problem& problem, Operands& operands) { launch_backward_a(problem, operands); },
+                  .exponentials = attention::visible_pairs,
+                  .traffic = traffic_backward_a});
     registry.add({.stage = "02",
                   .letter = "b",
                   .name = "split_kv",
@@ -182,7 +326,7 @@ void register_stage(ladder::Registry& registry) {
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b::",
                   .refuses = refuses_b,
-                  .workspaces = workspaces_b,
+                  .workspaces = workspaces_forward,
                   .launch = launch_b,
                   .exponentials = exponentials_b,
                   .traffic = traffic_b});
@@ -194,10 +338,10 @@ void register_stage(ladder::Registry& registry) {
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b_backward::",
                   .refuses = refuses_b,
-                  .workspaces = workspaces_backward,
-                  .launch = launch_backward,
-                  .exponentials = exponentials_backward,
-                  .traffic = traffic_backward});
+                  .workspaces = workspaces_backward_b,
+                  .launch = launch_backward_b,
+                  .exponentials = exponentials_backward_b,
+                  .traffic = traffic_backward_b});
 }
 
 }  // namespace stage02

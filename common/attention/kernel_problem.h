@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/attention/dropout.h"
 #include "common/attention/problem.h"
 #include "common/gpu/memory.h"
 
@@ -112,6 +113,7 @@ struct KernelProblem {
     // Device arrays of B + 1 cumulative lengths; null: all sequences have Nq queries and Nk keys.
     const int* cu_q;
     const int* cu_k;
+    Dropout dropout;
 
     GPU_DEVICE Sequence sequence(int b) const {
         if (cu_q == nullptr) return {b, 0, 0, Nq, Nk};

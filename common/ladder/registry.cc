@@ -29,6 +29,7 @@ attention::KernelProblem kernel_problem(const attention::Problem& problem, const
     result.scale = problem.scale;
     result.cu_q = operands.cu_q;
     result.cu_k = operands.cu_k;
+    result.dropout = attention::dropout(problem);
     return result;
 }
 

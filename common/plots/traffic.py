@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Draws what tiles save: elements that 02a requests against the on-chip memory M for which its key tile was chosen.
+
+    traffic.py results/traffic.json results/traffic.png
+
+The results file is what stage_02_traffic writes. Exit: 0 drawn, 2 bad input (said in one sentence).
+"""
+
+import json
+import pathlib
+import sys
+
+COUNTED = "#1f4e8c"
+THEORY = "#8a8a8a"
+STORED = "#b3261e"
+
+
+class BadInput(Exception):
+    """What is wrong with the results file, as a sentence."""
+
+
+def read_results(path):
+    try:
+        results = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise BadInput(f"{path} is not JSON: {error}.") from error
+    try:
+        if not results["points"]:
+            raise BadInput(f"{path} has no points.")
+        for number in [results["N"], results["d"]] + [p[key] for p in results["points"] for key in ("M", "elements")]:
+            if not isinstance(number, int) or number <= 0:
+                raise BadInput(f"{path} has {number!r} where a positive whole number belongs.")
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"{path} is not a results file of stage_02_traffic: {error}.") from error
+    return results
+
+
+def theory(N, d, M):
+    """2 N d + (N / Bc) (3 N d + 4 N) with Bc = M / 4d."""
+    return 2 * N * d + 4 * d * N / M * (3 * N * d + 4 * N)
+
+
+def draw(results, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    N, d, points = results["N"], results["d"], results["points"]
+    sizes = [point["M"] for point in points]
+    figure, panel = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    panel.plot(sizes, [theory(N, d, M) for M in sizes], color=THEORY, label="2Nd + (N/Bc)(3Nd + 4N)")
+    panel.plot(sizes, [point["elements"] for point in points], "o", color=COUNTED, label="02a, counted")
+    panel.axhline(4 * N * N + 4 * N * d, color=STORED, linestyle="--", label="S and P stored: 4N² + 4Nd")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log", base=2)
+    panel.set_xlabel("M = 4 Bc d, on-chip elements")
+    panel.set_ylabel("elements requested of global memory")
+    panel.set_title(results.get("problem", ""), fontsize=10)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def main(arguments):
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        draw(read_results(arguments[0]), arguments[1])
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 2
+    except ImportError:
+        print("The picture needs matplotlib (Debian, Ubuntu: apt-get install python3-matplotlib).", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{arguments[1]} cannot be written: {error.strerror}.", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
