@@ -105,6 +105,10 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--schedule", "whenever"}, "--schedule whenever"},
         {{"--json", json_directory.c_str()}, "is a directory"},
         {{"--json", json_nowhere.c_str()}, "missing/ladder.json cannot be written"},
+        {{"--explain", "--block", "0"}, "--block 0: a block holds at least 1 key"},
+        {{"--explain", "--shape", "1,2,1,1000,1000,64"}, "has too many; B Hq Nq Nk d up to 65536"},
+        {{"--tensors", "missing"}, "missing/Q.npy cannot be opened"},
+        {{"--tensors", "missing", "--shape", "1,2,1,17,17,64"}, "leave those out"},
         {{"--colour"}, "--colour"},
         {{"--json"}, "--json"},
     };
@@ -253,8 +257,9 @@ TEST_F(Ladder, ListAsksTheRungs) {
 TEST_F(Ladder, HelpNamesEveryOption) {
     const Outcome outcome = run(registry({}), {"--help"});
     EXPECT_EQ(outcome.status, 0);
-    for (const char* option : {"--list", "--stages", "--rungs", "--shape", "--seqlens", "--dtype", "--mask", "--scale",
-                               "--dropout", "--pass", "--input", "--seed", "--schedule", "--json", "--no-time"}) {
+    for (const char* option :
+         {"--list", "--stages", "--rungs", "--shape", "--seqlens", "--dtype", "--mask", "--scale", "--dropout",
+          "--explain", "--block", "--tensors", "--pass", "--input", "--seed", "--schedule", "--json", "--no-time"}) {
         EXPECT_CONTAINS(outcome.out, option);
     }
 }
