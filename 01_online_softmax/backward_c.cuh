@@ -11,9 +11,9 @@
 //   1. each lane computes P and dS of one (query, key)
 //   2. the warp adds the 32 rows; lane c holds columns c, c + 32, ... of the sums
 //
-// FLOPs: 14 Nq Nk d, 4 of them because both kernels recompute S and dP. Global memory: 3 Nq Nk d elements asked for by the
-// first kernel, 4 Nq Nk d by the second, and nothing of size Nq x Nk is stored. As in forward, a lane's row is its own, and every element read serves one
-// product; tiles mend both.
+// FLOPs: 14 Nq Nk d, 4 of them because both kernels recompute S and dP. Global memory: 3 Nq Nk d elements asked for by the first
+// kernel, 4 Nq Nk d by the second, and nothing of size Nq x Nk is stored. As in forward, lanes read a row each, and every element
+// serves one query and key; tiles mend both.
 #pragma once
 
 #include "common/attention/kernel_problem.h"
