@@ -38,7 +38,7 @@ template <class F>
 std::uint64_t sum_over_queries(const Problem& problem, F&& f) {
     std::uint64_t sum = 0;
     for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
+        const Mask mask = attention::mask_of(problem, b);
         for (int i = 0; i < mask.Nq; ++i) sum += f(mask.keys(i));
     }
     return sum * problem.Hq;

@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(threads)
 
             // 4. This warp's state of the queries. A lane holds two of them in each m_tile, and a quarter of their keys.
             // n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
-            const bool mixed = mask.classify(i0, Br, j0, Bc) == Tile::mixed;
+            const bool mixed = mask.classify(i0, Br, j0, Bc) != Tile::full;
             std::uint32_t W_rmem[m_tiles][warp_keys / 16][4];
 #pragma unroll
             for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {

@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(threads)
             }
 
             // 4. P^T and dS^T. Their n8 tiles 2k and 2k + 1 become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
-            const bool mixed = mask.classify(i0, Br, j0, Bc) == Tile::mixed;
+            const bool mixed = mask.classify(i0, Br, j0, Bc) != Tile::full;
             const Range queries[2] = {mask.queries(j0 + warp_key + g), mask.queries(j0 + warp_key + g + 8)};
             std::uint32_t Pt_rmem[Br / 16][4], dSt_rmem[Br / 16][4];
 #pragma unroll

@@ -54,7 +54,8 @@ void launch_b(const Problem& problem, Operands& operands) {
 /// What the tile loops of one sequence and head do, counted from the mask alone.
 struct TileCounts {
     std::int64_t tiles = 0;       // (query tile, key tile) pairs visited
-    std::int64_t query_rows = 0;  // queries copied, over all visits
+    std::int64_t query_rows = 0;  // queries copied, over all visits: those that see some key
+    std::int64_t visits = 0;      // queries of visited tiles, over all visits
     std::int64_t key_rows = 0;    // keys copied, over all key tiles
     std::int64_t carried = 0;  // queries whose state is written to scratch and read back, over all visits but the last
 };
@@ -69,6 +70,7 @@ TileCounts count_tiles(const Mask& mask, int Br, int Bc) {
         if (kv_tiles.empty()) continue;
         const int visits = kv_tiles.end - kv_tiles.begin;
         counts.tiles += visits;
+        counts.visits += std::int64_t(visits) * overlap({0, mask.Nq}, {i0, i0 + Br});
         counts.query_rows += std::int64_t(visits) * overlap(mask.seeing_queries(), {i0, i0 + Br});
         counts.carried += std::int64_t(visits - 1) * overlap({0, mask.Nq}, {i0, i0 + Br});
     }
@@ -82,10 +84,11 @@ TileCounts count_tiles(const Mask& mask, int Br, int Bc) {
 TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
     TileCounts sum;
     for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
+        const Mask mask = attention::mask_of(problem, b);
         const TileCounts counts = count_tiles(mask, Br, Bc);
         sum.tiles += counts.tiles;
         sum.query_rows += counts.query_rows;
+        sum.visits += counts.visits;
         sum.key_rows += counts.key_rows;
         sum.carried += counts.carried;
     }
@@ -142,6 +145,32 @@ double exponentials_backward(const Problem& problem) {
     return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) * b::Bc;
 }
 
+std::vector<Traffic> traffic_backward(const Problem& problem) {
+    namespace b = b_backward;
+    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
+    const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = 2 * problem.d, old = 4 * problem.d;
+    const std::uint64_t queries = total_queries(problem);
+    std::uint64_t seeing = 0, keys = 0;
+    for (int b = 0; b < problem.B; ++b) {
+        const Mask mask = attention::mask_of(problem, b);
+        const Range queries_that_see = mask.seeing_queries();
+        if (!queries_that_see.empty()) seeing += Hq * (queries_that_see.end - queries_that_see.begin);
+        keys += Hkv * problem.keys(b);
+    }
+    return {{"Q", Hq * counts.query_rows * row, 0},
+            {"K", Hkv * counts.key_rows * row, 0},
+            {"V", Hkv * counts.key_rows * row, 0},
+            {"O", seeing * row, 0},
+            {"L", seeing * 4, 0},
+            {"dO", seeing * row + Hq * counts.query_rows * row, 0},
+            {"dQ", 0, queries * row},
+            {"dK", 0, keys * row},
+            {"dV", 0, keys * row},
+            {"dQ_old", Hq * counts.carried * old, Hq * counts.carried * old},
+            {"L_log2", Hq * counts.visits * 4, queries * 4},
+            {"D", Hq * counts.visits * 4, queries * 4}};
+}
+
 }  // namespace
 
 void register_stage(ladder::Registry& registry) {
@@ -167,7 +196,8 @@ void register_stage(ladder::Registry& registry) {
                   .refuses = refuses_b,
                   .workspaces = workspaces_backward,
                   .launch = launch_backward,
-                  .exponentials = exponentials_backward});
+                  .exponentials = exponentials_backward,
+                  .traffic = traffic_backward});
 }
 
 }  // namespace stage02

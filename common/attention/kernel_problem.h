@@ -2,6 +2,8 @@
 // and masks. The conventions are those of common/attention/problem.h.
 #pragma once
 
+#include <algorithm>
+
 #include "common/attention/problem.h"
 #include "common/gpu/memory.h"
 
@@ -14,9 +16,7 @@ struct Range {
     GPU_HOST_DEVICE bool contains(int i) const { return begin <= i && i < end; }
 };
 
-GPU_HOST_DEVICE int clamp(std::int64_t x, int low, int high) {
-    return x < low ? low : x > high ? high : static_cast<int>(x);
-}
+GPU_HOST_DEVICE int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 template <class Int>
 GPU_HOST_DEVICE Int ceil_div(Int a, int b) {
     return (a + b - 1) / b;
@@ -29,18 +29,18 @@ enum class Tile { hidden, full, mixed };
 /// [0, Nk).
 struct Mask {
     int Nq, Nk;
-    int left, right;  // -1: no bound
+    int left, right;  // -1: no bound; else at most 2^30: with Nq, Nk <= 2^29, 32 bits hold every sum below
 
     /// The keys that query i sees; none for a query beyond the last.
     GPU_HOST_DEVICE Range keys(int i) const {
         if (i >= Nq) return {0, 0};
-        const std::int64_t centre = std::int64_t(i) + Nk - Nq;
+        const int centre = i + Nk - Nq;
         return {left < 0 ? 0 : clamp(centre - left, 0, Nk), right < 0 ? Nk : clamp(centre + right + 1, 0, Nk)};
     }
     /// The queries that see key j; none for a key beyond the last.
     GPU_HOST_DEVICE Range queries(int j) const {
         if (j >= Nk) return {0, 0};
-        const std::int64_t centre = std::int64_t(j) - (Nk - Nq);
+        const int centre = j - (Nk - Nq);
         return {right < 0 ? 0 : clamp(centre - right, 0, Nq), left < 0 ? Nq : clamp(centre + left + 1, 0, Nq)};
     }
     GPU_HOST_DEVICE bool visible(int i, int j) const { return keys(i).contains(j); }
@@ -61,10 +61,9 @@ struct Mask {
     }
     /// The tile of queries [i, i + Br) and keys [j, j + Bc); one that reaches beyond the matrix is never full.
     GPU_HOST_DEVICE Tile classify(int i, int Br, int j, int Bc) const {
-        const Range tiles = key_tiles(i, Br, Bc);
-        if (!tiles.contains(j / Bc)) return Tile::hidden;
-        const bool inside = i + Br <= Nq && keys(i + Br - 1).begin <= j && j + Bc <= keys(i).end;
-        return inside ? Tile::full : Tile::mixed;
+        const bool full = i + Br <= Nq && keys(i + Br - 1).begin <= j && j + Bc <= keys(i).end;
+        if (full) return Tile::full;
+        return key_tiles(i, Br, Bc).contains(j / Bc) ? Tile::mixed : Tile::hidden;
     }
 
     /// Keys that some query sees. What lies outside must have no effect, even a NaN.
@@ -74,6 +73,13 @@ struct Mask {
         return Nk == 0 ? Range{0, 0} : Range{queries(0).begin, queries(Nk - 1).end};
     }
 };
+
+/// The mask of sequence b. A window wider than all queries and keys is no bound, so it is cut to that.
+inline Mask mask_of(const Problem& problem, int b) {
+    const int widest = problem.Nq + problem.Nk;
+    return {problem.queries(b), problem.keys(b), std::min(problem.window_left, widest),
+            std::min(problem.window_right, widest)};
+}
 
 /// One sequence of the batch: where its rows lie in the operands and how many there are.
 struct Sequence {

@@ -169,6 +169,9 @@ void validate(const Problem& problem) {
     require(problem.Hkv >= 1, given("Hkv", problem.Hkv) + " key/value heads; at least 1 is needed.");
     require(problem.Nq >= 0, given("Nq", problem.Nq) + " queries; at least 0 are needed.");
     require(problem.Nk >= 0, given("Nk", problem.Nk) + " keys; at least 0 are needed.");
+    require(std::max(problem.Nq, problem.Nk) <= longest_sequence,
+            given("Nq", problem.Nq) + ", " + given("Nk", problem.Nk) + ": a sequence has at most " +
+                std::to_string(longest_sequence) + " rows.");
     require(problem.d >= 1, given("d", problem.d) + "; the head dimension must be at least 1.");
     require(problem.Hq % problem.Hkv == 0, given("Hq", problem.Hq) + " is not a multiple of " +
                                                given("Hkv", problem.Hkv) +

@@ -29,6 +29,9 @@ struct InvalidProblem : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/// Longest sequence: kernels find tiles and masks in 32 bits (offsets in memory have 64).
+constexpr int longest_sequence = 1 << 29;
+
 struct Problem {
     int B = 1;    // sequences
     int Hq = 1;   // query heads

@@ -72,9 +72,9 @@ function(add_tests program prefix)
         set_target_properties(${program} PROPERTIES CUDA_ARCHITECTURES "${tests_ARCHITECTURES}")
     endif()
     # Listed when ctest runs, so that a build needs no GPU.
-    gtest_discover_tests(${program} TEST_PREFIX ${prefix}. TEST_FILTER "-*Slow*" DISCOVERY_MODE PRE_TEST
+    gtest_discover_tests(${program} TEST_PREFIX ${prefix}. NO_PRETTY_VALUES TEST_FILTER "-*Slow*" DISCOVERY_MODE PRE_TEST
                          DISCOVERY_TIMEOUT 60 PROPERTIES LABELS quick TIMEOUT 300)
-    gtest_discover_tests(${program} TEST_PREFIX ${prefix}. TEST_FILTER "*Slow*" DISCOVERY_MODE PRE_TEST
+    gtest_discover_tests(${program} TEST_PREFIX ${prefix}. NO_PRETTY_VALUES TEST_FILTER "*Slow*" DISCOVERY_MODE PRE_TEST
                          DISCOVERY_TIMEOUT 60 PROPERTIES LABELS slow TIMEOUT 600)
 endfunction()
 

@@ -132,8 +132,8 @@ class Timer {
     std::optional<double> stop();
 
   private:
-    void* start_ = nullptr;
-    void* stop_ = nullptr;
+    [[maybe_unused]] void* start_ = nullptr;
+    [[maybe_unused]] void* stop_ = nullptr;
 };
 
 /// Bytes of one buffer. Requested: asked for by lanes and engines. Distinct: different bytes touched.
@@ -146,7 +146,7 @@ struct Traffic {
 struct Counters {
     std::vector<Traffic> tensors;
     std::uint64_t shared_read = 0, shared_written = 0;  // bytes
-    std::uint64_t bank_conflicts = 0;                   // extra cycles of warp-wide accesses (ldmatrix, cp.async)
+    std::uint64_t bank_conflicts = 0;                   // extra cycles of ldmatrix, eight rows at a time
     std::uint64_t mma_flops = 0;
     std::uint64_t exponentials = 0;
     std::uint64_t rescales = 0;

@@ -1,5 +1,6 @@
 #include "common/ladder/registry.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ladder {
@@ -15,8 +16,20 @@ void Registry::add(Rung rung) {
 }
 
 attention::KernelProblem kernel_problem(const attention::Problem& problem, const Operands& operands) {
-    return {problem.B,           problem.Hq,           problem.Hkv,   problem.Nq,    problem.Nk,   problem.d,
-            problem.window_left, problem.window_right, problem.scale, operands.cu_q, operands.cu_k};
+    attention::KernelProblem result = {};
+    result.B = problem.B;
+    result.Hq = problem.Hq;
+    result.Hkv = problem.Hkv;
+    result.Nq = problem.Nq;
+    result.Nk = problem.Nk;
+    result.d = problem.d;
+    // A window wider than all queries and keys is no bound; kernels count on 32 bits.
+    result.window_left = std::min(problem.window_left, problem.Nq + problem.Nk);
+    result.window_right = std::min(problem.window_right, problem.Nq + problem.Nk);
+    result.scale = problem.scale;
+    result.cu_q = operands.cu_q;
+    result.cu_k = operands.cu_k;
+    return result;
 }
 
 void require_alignment(const Operands& operands, attention::DataType type, int alignment) {

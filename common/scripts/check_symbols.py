@@ -4,8 +4,8 @@
 Two templates of one name in two files are one symbol to the linker: a host compiler merges them without a word, and the
 wrong kernel would be verified. Two checks:
 
-  sources   every __global__ function and every struct of a kernel file stands in the file's own namespace stageNN::<own>,
-            and no other kernel file has that namespace
+  sources   every __global__ function and every struct of a kernel file stands in the file's own namespace
+            stageNN::<own>, and no other kernel file has that namespace
   symbols   no function of a stage's namespace is defined from two source files in the given static libraries
 
 Exit 0 if both hold, else 1 with a sentence for each name.
@@ -50,8 +50,8 @@ def without_template_arguments(name):
 
 def definitions(libraries):
     """(name without template arguments, source file) of every function of a stage's namespace."""
-    listing = subprocess.run(["nm", "-C", "-l", "--defined-only", *map(str, libraries)], check=True, capture_output=True,
-                             text=True).stdout
+    command = ["nm", "-C", "-l", "--defined-only", *map(str, libraries)]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     for line in listing.splitlines():
         symbol, _, place = line.partition("\t")
         match = re.match(r"[0-9a-f]+ [TtWw] (.*)", symbol)
@@ -70,7 +70,7 @@ def symbol_faults(libraries):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("libraries", nargs="+", type=pathlib.Path, help="static libraries of the stages, with debug information")
+    parser.add_argument("libraries", nargs="+", type=pathlib.Path, help="static libraries of the stages, built with -g")
     arguments = parser.parse_args()
     found = {name for name, _ in definitions(arguments.libraries)}
     faults = source_faults(sorted(ROOT.glob("[0-9][0-9]_*/*.cuh"))) + symbol_faults(arguments.libraries)

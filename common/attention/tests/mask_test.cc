@@ -94,13 +94,16 @@ TEST(Mask, TilesFollowTheDefinition) {
 
 // A window as wide as int allows, on a sequence as long: no overflow.
 TEST(Mask, LargestNumbersDoNotOverflow) {
-    const int largest = 2147483647;
-    const Mask wide{largest, largest, largest, largest};
-    EXPECT_EQ(wide.keys(largest - 1).begin, 0);
-    EXPECT_EQ(wide.keys(0).end, largest);
-    const Mask tall{largest, 1, -1, 0};
-    EXPECT_TRUE(tall.keys(largest - 2).empty());
-    EXPECT_TRUE(tall.visible(largest - 1, 0));
+    Problem problem;
+    problem.Nq = problem.Nk = longest_sequence;
+    problem.window_left = problem.window_right = 2147483647;
+    const Mask wide = mask_of(problem, 0);
+    EXPECT_EQ(wide.keys(longest_sequence - 1).begin, 0);
+    EXPECT_EQ(wide.keys(0).end, longest_sequence);
+    EXPECT_EQ(wide.queries(0).end, longest_sequence);
+    const Mask tall{longest_sequence, 1, -1, 0};
+    EXPECT_TRUE(tall.keys(longest_sequence - 2).empty());
+    EXPECT_TRUE(tall.visible(longest_sequence - 1, 0));
 }
 
 // ---- the notes' pictures ----

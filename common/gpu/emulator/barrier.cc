@@ -79,7 +79,7 @@ void complete(Cta& cta, Barrier& barrier, const char* instruction, int id, Site 
     for (int w = 0; w < max_warps; ++w)
         for (std::uint32_t lanes = barrier.waiting_lanes[w]; lanes != 0; lanes &= lanes - 1) {
             Thread& waiter = *cta.threads[w * warp_size + std::countr_zero(lanes)];
-            advance_epoch(waiter);
+            advance_barrier_epoch(waiter);
             machine.wake(waiter);
         }
     barrier.arrived = 0;
@@ -102,7 +102,7 @@ void bar_sync(int id, int threads, Site site) {
     tsan::release(token);
     if (arrive(thread, instruction, id, threads, site)) {
         complete(*thread.cta, barrier, instruction, id, site);
-        advance_epoch(thread);
+        advance_barrier_epoch(thread);
     } else {
         barrier.waiting_lanes[thread.warp()] |= thread.bit();
         machine.park({instruction, id, site, progress});
@@ -120,7 +120,7 @@ void bar_arrive(int id, int threads, Site site) {
     Barrier& barrier = thread.cta->barriers[id];
     tsan::release(barrier.tokens[barrier.generation % 2]);
     const bool last = arrive(thread, instruction, id, threads, site);
-    advance_epoch(thread);
+    advance_barrier_epoch(thread);
     if (last) complete(*thread.cta, barrier, instruction, id, site);
 }
 

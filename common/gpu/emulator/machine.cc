@@ -59,7 +59,7 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         thread.cta = this;
         thread.index = i;
         thread.waiting = {};
-        thread.epoch = 0;
+        thread.epoch = thread.barrier_epoch = 0;
         thread.copies.clear();
         warps[thread.warp()].live |= thread.bit();
         warps[thread.warp()].exists |= thread.bit();

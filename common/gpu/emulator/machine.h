@@ -46,7 +46,9 @@ struct Thread {
     int index = 0;
     Waiting waiting;
     CopyQueue copies;
-    std::uint32_t epoch = 0;  // how often it has synchronised with others: dates its accesses to shared memory
+    // How often it has synchronised with others: dates its accesses to shared memory.
+    std::uint32_t epoch = 0;          // within its warp or beyond
+    std::uint32_t barrier_epoch = 0;  // value of `epoch` after the last barrier beyond its warp
 
     int lane() const { return index % warp_size; }
     int warp() const { return index / warp_size; }

@@ -49,10 +49,12 @@ inline fp16 to_fp16(float value) {
 
 inline float to_float(bf16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
 
+/// Exact. NaN of either sign and any payload becomes 0x7FFFFFFF, as on an H200; a bf16 NaN above keeps its bits there.
 inline float to_float(fp16 value) {
     const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
     const std::uint32_t magnitude = value.bits & 0x7FFFu;
-    if (magnitude >= 0x7C00u) return std::bit_cast<float>(sign | 0x7F800000u | (magnitude & 0x3FFu) << 13);
+    if (magnitude > 0x7C00u) return std::bit_cast<float>(0x7FFFFFFFu);
+    if (magnitude == 0x7C00u) return std::bit_cast<float>(sign | 0x7F800000u);
     if (magnitude >= 0x0400u) return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
     const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(subnormal));

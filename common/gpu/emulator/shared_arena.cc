@@ -12,11 +12,14 @@ namespace emulator {
 
 namespace {
 
-/// Whether what `mark.thread` did is not yet ordered before what `thread` does now.
+/// Whether what `mark.thread` did is not yet ordered before what `thread` does now: lanes of one warp are ordered by whatever
+/// synchronised them, others only by a barrier.
 template <class Mark>
 bool unordered(const Mark& mark, const Thread& thread) {
-    return static_cast<int>(mark.thread) != thread.index &&
-           mark.epoch == (thread.cta->threads[mark.thread]->epoch & epoch_mask);
+    const Thread& owner = *thread.cta->threads[mark.thread];
+    if (owner.index == thread.index) return false;
+    const std::uint32_t since_barrier = owner.epoch - owner.barrier_epoch;
+    return ((owner.epoch - mark.epoch) & epoch_mask) <= (owner.warp() == thread.warp() ? 0 : since_barrier);
 }
 
 std::string where(const SharedArena& arena, const char* instruction, const char* byte, int bytes) {

@@ -1,8 +1,8 @@
 // The shared memory of one CTA, and what is known about each of its bytes.
 //
-// Each byte remembers who wrote it last and who read it since, with the epoch of that thread: the number of barriers it
-// had passed. An access by another thread is ordered after it only if that thread has passed a barrier since. This
-// finds a missing barrier whatever the order in which threads happen to run.
+// Each byte remembers who wrote it last and who read it since, with the epoch of that thread: how often it had synchronised.
+// An access by another thread is ordered after it only if that thread has synchronised since: at a barrier, or, for a lane of
+// the same warp, at bar.warp.sync. This finds a missing barrier whatever the order in which threads happen to run.
 #pragma once
 
 #include <algorithm>

@@ -27,11 +27,19 @@ constexpr int M = mma_m, N = mma_n, K = mma_k;
 constexpr int fraction_bits = 25;        // kept of every term below 2^E
 constexpr int zero_exponent = -1 << 12;  // of a zero: never the largest
 
+/// The eight columns of a row side by side; every operation works on all of them. They may alias the arrays they lie
+/// in, and are passed by reference: by value, the calling convention would depend on the instruction set.
+using Ints [[gnu::may_alias]] = std::int32_t __attribute__((vector_size(4 * N)));
+using Floats [[gnu::may_alias]] = float __attribute__((vector_size(4 * N)));
+
+inline const Ints& row(const std::int32_t (&elements)[N]) { return reinterpret_cast<const Ints&>(elements); }
+inline const Floats& row(const float (&elements)[N]) { return reinterpret_cast<const Floats&>(elements); }
+
 /// Finite numbers as significand * 2^exponent: the significand in [1, 2), below 1 for subnormals, 0 for zero.
 template <int rows, int columns>
 struct Operand {
-    float significand[rows][columns];
-    std::int32_t exponent[rows][columns];
+    alignas(32) float significand[rows][columns];
+    alignas(32) std::int32_t exponent[rows][columns];
     bool finite;
 };
 
@@ -45,32 +53,34 @@ inline __attribute__((always_inline)) void decode(const Bits (&encoded)[rows][co
                                                   Operand<rows, columns>& operand) {
     constexpr std::uint32_t exponent_mask = (1u << (format.bits - 1 - format.fraction_bits)) - 1;
     constexpr float unit = std::bit_cast<float>((127u - format.fraction_bits) << 23);  // one in the last fraction bit
+    const Bits* const in = encoded[0];
+    float* const significand = operand.significand[0];
+    std::int32_t* const exponent = operand.exponent[0];
     int special = 0;
-    for (int i = 0; i < rows; ++i)
-        for (int j = 0; j < columns; ++j) {
-            const std::uint32_t bits = encoded[i][j];
-            const std::int32_t field = static_cast<std::int32_t>(bits >> format.fraction_bits & exponent_mask);
-            const std::int32_t fraction = static_cast<std::int32_t>(bits & ((1u << format.fraction_bits) - 1));
-            const std::int32_t integer = field != 0 ? fraction | 1 << format.fraction_bits : fraction;
-            const std::int32_t exponent = std::max(field, 1) - format.bias;
-            const bool negative = bits >> (format.bits - 1) & 1;
-            operand.significand[i][j] = static_cast<float>(negative ? -integer : integer) * unit;
-            operand.exponent[i][j] = integer == 0 ? zero_exponent : exponent;
-            special |= field == static_cast<std::int32_t>(exponent_mask);
-        }
+    for (int i = 0; i < rows * columns; ++i) {
+        const std::uint32_t bits = in[i];
+        const std::int32_t field = static_cast<std::int32_t>(bits >> format.fraction_bits & exponent_mask);
+        const std::int32_t fraction = static_cast<std::int32_t>(bits & ((1u << format.fraction_bits) - 1));
+        const std::int32_t integer = field != 0 ? fraction | 1 << format.fraction_bits : fraction;
+        const std::int32_t sign = -static_cast<std::int32_t>(bits >> (format.bits - 1));  // 0 or -1
+        significand[i] = static_cast<float>((integer ^ sign) - sign) * unit;
+        exponent[i] = integer == 0 ? zero_exponent : std::max(field, 1) - format.bias;
+        special |= field == static_cast<std::int32_t>(exponent_mask);
+    }
     operand.finite = special == 0;
 }
 
-/// sum * 2^exponent cut toward zero to fp32.
-inline __attribute__((always_inline)) float cut(std::int64_t sum, std::int32_t exponent) {
-    if (sum == 0) return 0.0f;
-    const double exact =
-        static_cast<double>(sum) *  // both exact: |sum| < 2^33, and no exponent leaves the range of double
-        std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
-    if (std::fabs(exact) < 0x1p-126) return static_cast<float>(std::trunc(exact * 0x1p149) * 0x1p-149);
-    const std::uint64_t kept = ~std::uint64_t{0} << (52 - 23);
+/// 2^exponent, for exponents of normal numbers.
+inline double power_of_two(std::int32_t exponent) {
+    return std::bit_cast<double>(static_cast<std::int64_t>(1023 + exponent) << 52);
+}
+
+/// Toward zero to 24 significant bits; subnormals to multiples of 2^-149.
+inline float cut(double exact) {
+    constexpr std::uint64_t kept = ~std::uint64_t{0} << (52 - 23);
     return static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(exact) & kept));
 }
+inline float cut_subnormal(double exact) { return static_cast<float>(std::trunc(exact * 0x1p149) * 0x1p-149); }
 
 /// D = A B + C as if all were finite, one row of D at a time, its eight columns side by side. True if all were.
 template <Format format>
@@ -84,26 +94,36 @@ inline __attribute__((always_inline)) bool multiply_finite(const std::uint16_t (
     decode<format>(B, b);
     decode<fp32_format>(C, c);
     for (int i = 0; i < M; ++i) {
-        std::int32_t largest[N];
-        for (int j = 0; j < N; ++j) largest[j] = c.exponent[i][j];
-        for (int k = 0; k < K; ++k)
-            for (int j = 0; j < N; ++j) largest[j] = std::max(largest[j], a.exponent[i][k] + b.exponent[k][j]);
-
-        // A term is below 2^(25 + 2): sixteen of them need more than 32 bits, eight do not.
-        std::int32_t sum[2][N] = {}, last[N];
-        for (int k = 0; k < K; ++k)
-            for (int j = 0; j < N; ++j) {
-                const std::int32_t shift = a.exponent[i][k] + b.exponent[k][j] - largest[j] + fraction_bits;
-                const float scale = std::bit_cast<float>((127 + std::max(shift, -100)) << 23);
-                sum[k / 8][j] += static_cast<std::int32_t>(a.significand[i][k] * b.significand[k][j] * scale);
-            }
-        for (int j = 0; j < N; ++j) {
-            const std::int32_t shift = c.exponent[i][j] - largest[j] + fraction_bits;
-            const float scale = std::bit_cast<float>((127 + std::max(shift, -100)) << 23);
-            last[j] = static_cast<std::int32_t>(c.significand[i][j] * scale);
+        Ints largest = row(c.exponent[i]);
+        for (int k = 0; k < K; ++k) {
+            const Ints exponent = row(b.exponent[k]) + a.exponent[i][k];
+            largest = exponent > largest ? exponent : largest;
         }
-        for (int j = 0; j < N; ++j)
-            d[i][j] = cut(std::int64_t{sum[0][j]} + sum[1][j] + last[j], largest[j] - fraction_bits);
+        // In units of 2^(largest - 25), cut toward zero.
+        const auto add_term = [&](Ints& sum, const Floats& significand, const Ints& exponent) {
+            const Ints shift = exponent - largest + fraction_bits;
+            const Ints scale = (127 + (shift > -100 ? shift : Ints{} - 100)) << 23;  // 2^shift as fp32 bits
+            sum += __builtin_convertvector(significand * reinterpret_cast<const Floats&>(scale), Ints);
+        };
+        // A term is below 2^(25 + 2): sixteen of them need more than 32 bits, eight do not.
+        Ints sum[2] = {}, last = {};
+        for (int half = 0; half < 2; ++half)
+            for (int k = half * K / 2; k < (half + 1) * K / 2; ++k)
+                add_term(sum[half], row(b.significand[k]) * a.significand[i][k], row(b.exponent[k]) + a.exponent[i][k]);
+        add_term(last, row(c.significand[i]), row(c.exponent[i]));
+
+        // The sum needs 33 bits and lies between 2^-277 and 2^257 if it is not zero: exact in double.
+        double exact[N];
+        int subnormal = 0;
+        for (int j = 0; j < N; ++j) {
+            exact[j] = (static_cast<double>(sum[0][j]) + sum[1][j] + last[j]) *
+                       power_of_two(std::max(largest[j], -600) - fraction_bits);
+            d[i][j] = cut(exact[j]);
+            subnormal |= std::fabs(exact[j]) < 0x1p-126 && exact[j] != 0;
+        }
+        if (subnormal)
+            for (int j = 0; j < N; ++j)
+                if (std::fabs(exact[j]) < 0x1p-126) d[i][j] = cut_subnormal(exact[j]);
     }
     return a.finite && b.finite && c.finite;
 }

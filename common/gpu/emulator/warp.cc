@@ -33,7 +33,7 @@ void bar_warp_sync(std::uint32_t mask, Site site) {
     meet(warp_sync, mask, nullptr, site, [](Cta& cta, Meeting& meeting) {
         const int first = machine.current()->warp() * warp_size;
         for (std::uint32_t lanes = meeting.mask; lanes != 0; lanes &= lanes - 1)
-            advance_epoch(*cta.threads[first + std::countr_zero(lanes)]);
+            advance_warp_epoch(*cta.threads[first + std::countr_zero(lanes)]);
     });
 }
 

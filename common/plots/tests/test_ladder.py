@@ -17,7 +17,7 @@ def tensor(*sizes):
 
 
 VERIFIED = {"stage": "02", "rung": "b", "name": "split-KV warps", "pass": "forward", "status": "verified", "reason": "",
-            "errors": {}, "bytes": {"Q": tensor(700, 0, 100, 0), "O": tensor(20, 30, 2, 3), "source": "counted"},
+            "errors": {}, "bytes": {"source": "counted", "tensors": {"Q": tensor(700, 0, 100, 0), "O": tensor(20, 30, 2, 3)}},
             "flops": 10, "exps": 2, "time_ms": 0.5, "tflops": 312.5, "ceiling_fraction": 0.4}  # fmt: skip
 EMULATED = {**VERIFIED, "time_ms": None, "tflops": None, "ceiling_fraction": None}
 SKIPPED = {"stage": "00", "rung": "a", "pass": "backward", "status": "skipped", "reason": "no backward", "bytes": {}}

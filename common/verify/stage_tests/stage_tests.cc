@@ -19,8 +19,10 @@ std::vector<RungTest> rung_tests(const std::function<void(ladder::Registry&)>& r
         const bool backward = rung.pass == ladder::Pass::backward;
         for (const auto& list :
              {grid_tests(), backward ? backward_cases() : forward_cases(), memory_cases(), machine_tests()}) {
-            for (const StageTest& test : list)
+            for (const StageTest& test : list) {
+                if (test.applies && !test.applies(rung)) continue;
                 result.push_back({rung.letter + "_" + ladder::name(rung.pass) + "_" + test.name, rung, test});
+            }
         }
     }
     return result;

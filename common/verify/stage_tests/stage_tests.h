@@ -18,6 +18,7 @@ namespace verify {
 struct StageTest {
     std::string name;
     std::function<void(const ladder::Rung&)> holds;
+    std::function<bool(const ladder::Rung&)> applies = nullptr;  // null: to every rung
 };
 
 /// Problems of all sizes, masks, types, groups, layouts and input laws, judged by the verifier.

@@ -46,6 +46,60 @@ TEST(Barrier, MissingBarrierBeforeReuseTiny) {
               static_cast<int>(emulator::standard_schedules().size()));
 }
 
+enum class Hazard { read_after_write, write_after_read, write_after_write };
+
+/// Two lanes use one element; the vote between them fixes the order in time, and orders no memory.
+void hazard(Hazard kind, bool sync) {
+    auto element = gpu::shared_memory<Numbers>().tile(0, 0);
+    if (gpu::lane_id() == 0) element = 1.0f;
+    if (kind == Hazard::write_after_read) {
+        gpu::bar_warp_sync(gpu::all_lanes);
+        if (gpu::lane_id() == 1) static_cast<void>(float{element});
+    }
+    gpu::vote_sync_ballot(true);
+    if (sync) gpu::bar_warp_sync(gpu::all_lanes);
+    if (kind == Hazard::read_after_write && gpu::lane_id() == 1) static_cast<void>(float{element});
+    if (kind == Hazard::write_after_read && gpu::lane_id() == 0) element = 2.0f;
+    if (kind == Hazard::write_after_write && gpu::lane_id() == 1) element = 2.0f;
+}
+
+TEST(Barrier, OrderInTimeIsNotEnoughTiny) {
+    const std::size_t bytes = sizeof(Numbers);
+    for (const auto& options : emulator::standard_schedules()) {
+        ScopedOptions scoped(options);
+        for (const Hazard kind : {Hazard::read_after_write, Hazard::write_after_read, Hazard::write_after_write})
+            EXPECT_EQ(report_of(1, 32, bytes, hazard, kind, true), "");
+        EXPECT_THAT(report_of(1, 32, bytes, hazard, Hazard::read_after_write, false),
+                    HasSubstr("thread 0 (warp 0, lane 0) wrote there and no barrier lies between"));
+        EXPECT_THAT(report_of(1, 32, bytes, hazard, Hazard::write_after_read, false),
+                    HasSubstr("thread 1 (warp 0, lane 1) has read there and no barrier lies between"));
+        EXPECT_THAT(report_of(1, 32, bytes, hazard, Hazard::write_after_write, false),
+                    HasSubstr("thread 0 (warp 0, lane 0) wrote there too and no barrier lies between"));
+    }
+}
+
+/// Warp 0 writes and meets in bar.warp.sync, which does not concern warp 1, the reader.
+void across_warps(bool barrier) {
+    auto& numbers = gpu::shared_memory<Numbers>();
+    if (gpu::warp_id() == 0) {
+        numbers.tile(0, gpu::lane_id()) = 1.0f;
+        gpu::bar_warp_sync(gpu::all_lanes);
+    }
+    if (barrier) gpu::bar_sync();
+    if (gpu::warp_id() == 1) static_cast<void>(float{numbers.tile(0, gpu::lane_id())});
+}
+
+TEST(Barrier, OneWarpMeetingIsNoBarrierForAnotherTiny) {
+    const std::size_t bytes = sizeof(Numbers);
+    EXPECT_EQ(schedules_that_report("", 64, bytes, across_warps, true), 0);
+    // Warps that run before the writer read what nobody has written; the others read unordered.
+    EXPECT_EQ(schedules_that_report("", 64, bytes, across_warps, false),
+              static_cast<int>(emulator::standard_schedules().size()));
+    ScopedOptions scoped(emulator::Schedule::in_order);
+    EXPECT_THAT(report_of(1, 64, bytes, across_warps, false),
+                HasSubstr("thread 0 (warp 0, lane 0) wrote there and no barrier lies between"));
+}
+
 void rounds(int n) {
     for (int i = 0; i < n; ++i) gpu::bar_sync();
 }
