@@ -82,7 +82,7 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--shape", "1,2,1,16,16,99999999999"}, "--shape 1,2,1,16,16,99999999999"},
         {{"--shape", "1,2,1,16,16,0"}, "d = 0"},
         {{"--shape", "1,2,1,16,16,32", "--rungs", "00b"}, "d=32 bf16 causal: it takes a d of 64 or more, not 32."},
-        {{"--shape", "2000000000,64,64,2000000000,2000000000,64"}, "EiB of memory"},
+        {{"--shape", "2000000000,64,64,500000000,500000000,64"}, "EiB of memory"},
         {{"--rungs", "07z"}, "--rungs 07z: this build has 00a, 00b"},
         {{"--stages", "07"}, "--stages 07: this build has 00"},
         {{"--pass", "sideways"}, "--pass sideways: choose among forward, backward, decode"},
@@ -134,7 +134,7 @@ TEST_F(Ladder, MemoryThatIsNotThereIsRefusedWithBothFigures) {
 }
 
 TEST_F(Ladder, NothingIsAllocatedForAProblemThatNoRungDoes) {
-    EXPECT_EQ(run(registry({Behaviour::refuses}), {"--shape", "2000000000,64,64,2000000000,2000000000,64"}).status, 3);
+    EXPECT_EQ(run(registry({Behaviour::refuses}), {"--shape", "2000000000,64,64,500000000,500000000,64"}).status, 3);
 }
 
 TEST_F(Ladder, RungNotAskedForByNameIsSkippedWithItsReason) {
