@@ -9,10 +9,12 @@ namespace gpu {
 
 /// ex2.approx.ftz.f32: 2^x on the special-function unit. Within 2 units in the last place (on an H200: relative error at most
 /// 2^-22.7, exact at integers); 2^-inf = 0; subnormal inputs and results are flushed to zero; NaN stays NaN. exp(x) is
-/// ex2(x * log2_e). PTX ISA: ex2.
-GPU_DEVICE float ex2_approx_ftz(float x) {
+/// ex2(x * log2_e). The host of a GPU has no such unit and computes exp2. PTX ISA: ex2.
+GPU_HOST_DEVICE float ex2_approx_ftz(float x) {
 #if GPU_EMULATOR
     return emulator::ex2_approx_ftz(x);
+#elif !defined(__CUDA_ARCH__)
+    return exp2f(x);
 #else
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -25,6 +27,6 @@ constexpr float ln_2 = 0.6931471805599453f;
 constexpr float infinity = __builtin_huge_valf();
 
 /// Counts one rescale of one query's state by one thread; costs nothing on a GPU.
-GPU_DEVICE void count_rescale() { EMULATED(emulator::count_rescale()); }
+GPU_HOST_DEVICE void count_rescale() { EMULATED(emulator::count_rescale()); }
 
 }  // namespace gpu

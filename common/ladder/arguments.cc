@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "common/ladder/npy.h"
+
 namespace ladder {
 namespace {
 
@@ -157,7 +159,7 @@ std::string mask_name(const Problem& problem) {
 std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool emulated, std::ostream& out) {
     Arguments arguments;
     Problem& problem = arguments.problem = default_problem(emulated);
-    std::optional<std::string> shape, lengths, type, mask, law, seed;
+    std::optional<std::string> shape, lengths, type, mask, law, seed, folder;
     std::vector<std::string> passes_given;
     bool no_time = false;
 
@@ -169,6 +171,10 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     app.footer("Exit status: 0 all verified, 1 something was wrong, 2 bad arguments, 3 nothing was verified.");
     app.add_flag("--list", arguments.list, "Print the rungs and what each does, and stop");
     app.add_flag("--markdown", arguments.markdown, "With --list: as a Markdown table");
+    app.add_flag("--explain", arguments.explain,
+                 "Print m, l, u, alpha and W of the online softmax after every block of keys, and stop: of two worked "
+                 "examples, or of a small problem");
+    app.add_option("--block", arguments.block, "With --explain: keys of a block, 2 unless given");
     app.add_option("--stages", arguments.stages, "Only these stages, as in 00,02")->delimiter(',');
     app.add_option("--rungs", arguments.rungs, "Only these rungs, as in 00a,02b")->delimiter(',');
     app.add_option("--pass", passes_given, "Only these of forward,backward,decode")->delimiter(',');
@@ -176,6 +182,10 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
                    "B,Hq,Hkv,Nq,Nk,d: sequences, query and key/value heads, queries, keys, head dimension");
     app.add_option("--seqlens", lengths,
                    "Packed sequences of these lengths, as in 5,0,17, or queries:keys, as in 5:7,0:3");
+    app.add_option(
+        "--tensors", folder,
+        "Inputs from this folder: Q.npy, K.npy, V.npy, and dO.npy, cu_q.npy, cu_k.npy where they are; results go "
+        "to folders in it, as in 01c_forward/O.npy");
     app.add_option("--dtype", type, "fp32, fp16 or bf16");
     app.add_option("--mask", mask, "none, causal (aligned at the last key) or window:L,R");
     CLI::Option* scale = app.add_option("--scale", problem.scale, "S = scale * Q K^T; 1/sqrt(d) unless given");
@@ -206,7 +216,19 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
         if (!number) refuse("--seed", *seed, "give a whole number from 0 to 18446744073709551615.");
         arguments.seed = *number;
     }
+    if (arguments.block < 1) {
+        refuse("--block", std::to_string(arguments.block), "a block holds at least 1 key.");
+    }
+    if (folder && (shape || lengths || law)) {
+        refuse("--tensors", *folder, "the files say what --shape, --seqlens and --input would; leave those out.");
+    }
+    arguments.examples = arguments.explain && !shape && !lengths && !folder;
     for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes));
+    try {
+        if (folder) arguments.tensors = read_tensors(*folder, problem);
+    } catch (const std::runtime_error& error) {
+        refuse("--tensors", *folder, error.what());
+    }
     if (scale->count() == 0) problem.scale = attention::default_scale(std::max(problem.d, 1));
     problem.dropout_seed = arguments.seed;
     arguments.time = !no_time;

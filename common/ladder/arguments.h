@@ -10,6 +10,7 @@
 
 #include "common/attention/problem.h"
 #include "common/ladder/registry.h"
+#include "common/ladder/tensors.h"
 
 namespace ladder {
 
@@ -21,14 +22,18 @@ struct BadArgument : std::runtime_error {
 struct Arguments {
     bool list = false;
     bool markdown = false;  // of list
+    bool explain = false;
+    bool examples = false;  // of explain: the notes' two, since no problem was given
+    int block = 2;          // of explain: keys
     bool time = true;
     std::vector<std::string> stages, rungs;  // empty: all
     std::vector<Pass> passes;                // empty: all
     attention::Problem problem;
     attention::InputLaw law = attention::InputLaw::normal;
     std::uint64_t seed = 1;
-    std::string schedule;  // empty: the emulator's default
-    std::string json;      // empty: none
+    std::string schedule;            // empty: the emulator's default
+    std::string json;                // empty: none
+    std::optional<Tensors> tensors;  // inputs from files; then law and seed do not matter
 };
 
 /// nullopt if help was asked for, which then went to `out`. `emulated` chooses the default problem: one that takes

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "common/ladder/arguments.h"
+#include "common/ladder/explain.h"
 #include "common/ladder/list.h"
 #include "common/ladder/output_file.h"
 #include "common/ladder/report.h"
@@ -116,7 +117,7 @@ Row row_of(const Rung& rung) {
     return row;
 }
 
-Row run_rung(const Rung& rung, const verify::Case& the_case, bool time, bool emulated) {
+Row run_rung(const Rung& rung, const verify::Case& the_case, const Arguments& arguments, bool emulated) {
     const attention::Problem& problem = the_case.problem();
     Row row = row_of(rung);
     verify::Run run(rung, the_case);
@@ -125,6 +126,7 @@ Row run_rung(const Rung& rung, const verify::Case& the_case, bool time, bool emu
     if (row.status != Status::verified) row.reason = result.reason();
     row.checks = result.checks;
     if (row.checks.empty()) return row;  // it did not run to its end: nothing was counted
+    if (arguments.tensors) write_outputs(arguments.tensors->folder, rung, run);
 
     row.flops = rung.pass == Pass::backward ? attention::backward_flops(problem) : attention::forward_flops(problem);
     if (result.counters) {
@@ -135,7 +137,7 @@ Row run_rung(const Rung& rung, const verify::Case& the_case, bool time, bool emu
         if (rung.exponentials) row.exponentials = rung.exponentials(problem);
     }
     if (row.bytes && row.bytes->empty()) row.bytes.reset();
-    if (time && !emulated && row.status == Status::verified) {
+    if (arguments.time && !emulated && row.status == Status::verified) {
         try {
             row.time_ms = median_time(run);
             if (row.time_ms && *row.time_ms > 0.0) row.tflops = *row.flops / *row.time_ms * 1e-9;
@@ -145,6 +147,19 @@ Row run_rung(const Rung& rung, const verify::Case& the_case, bool time, bool emu
         }
     }
     return row;
+}
+
+void print_explanation(const Arguments& arguments, std::ostream& out) {
+    const attention::Problem& problem = arguments.problem;
+    if (arguments.examples) return explain_examples(out);
+    if (double(problem.B) * problem.Hq * problem.Nq * problem.Nk * problem.d > 1 << 16) {
+        throw BadArgument("--explain prints every step of every query, and " + attention::describe(problem) +
+                          " has too many; B Hq Nq Nk d up to 65536 is printed, as of --shape 1,1,1,4,8,4.");
+    }
+    explain(
+        problem,
+        arguments.tensors ? arguments.tensors->inputs : attention::make_inputs(problem, arguments.law, arguments.seed),
+        arguments.block, out);
 }
 
 int run_selected(const Registry& registry, const Build& build, const Arguments& arguments,
@@ -179,7 +194,10 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
     std::optional<verify::Case> the_case;
     for (std::size_t n = 0; n < rungs.size(); ++n) {
         const Rung& rung = *rungs[n];
-        if (const auto reason = device ? why_not(rung, arguments.problem, *device) : no_device) {
+        std::optional<std::string> reason = device ? why_not(rung, arguments.problem, *device) : no_device;
+        if (!reason && rung.pass == Pass::backward && arguments.tensors && !arguments.tensors->has_dO)
+            reason = "needs dO.npy, which " + arguments.tensors->folder + " does not hold";
+        if (reason) {
             report.rows.push_back(row_of(rung));
             report.rows.back().reason = *reason;
             continue;
@@ -187,8 +205,15 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
         const auto begin = std::chrono::steady_clock::now();
         err << '[' << n + 1 << '/' << rungs.size() << "] " << rung.title() << ", " << name(rung.pass) << " ... "
             << std::flush;
-        if (!the_case) the_case.emplace(arguments.problem, verify::Setup{arguments.law, arguments.seed});
-        report.rows.push_back(run_rung(rung, *the_case, arguments.time, report.emulated));
+        if (!the_case) {
+            const verify::Setup setup{arguments.law, arguments.seed};
+            if (arguments.tensors) {
+                the_case.emplace(arguments.problem, arguments.tensors->inputs, setup);
+            } else {
+                the_case.emplace(arguments.problem, setup);
+            }
+        }
+        report.rows.push_back(run_rung(rung, *the_case, arguments, report.emulated));
         const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
         err << name(report.rows.back().status) << " (" << std::lround(seconds.count()) << " s)" << std::endl;
     }
@@ -213,6 +238,10 @@ int run(const Registry& registry, const Build& build, int argc, const char* cons
         if (!arguments) return 0;
         if (arguments->list) {
             print_list(registry, arguments->markdown ? ListFormat::markdown : ListFormat::text, out);
+            return 0;
+        }
+        if (arguments->explain) {
+            print_explanation(*arguments, out);
             return 0;
         }
         return run_selected(registry, build, *arguments, device, no_device, out, err);

@@ -82,7 +82,7 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--shape", "1,2,1,16,16,99999999999"}, "--shape 1,2,1,16,16,99999999999"},
         {{"--shape", "1,2,1,16,16,0"}, "d = 0"},
         {{"--shape", "1,2,1,16,16,32", "--rungs", "00b"}, "d=32 bf16 causal: it takes a d of 64 or more, not 32."},
-        {{"--shape", "2000000000,64,64,2000000000,2000000000,64"}, "EiB of memory"},
+        {{"--shape", "2000000000,64,64,500000000,500000000,64"}, "EiB of memory"},
         {{"--rungs", "07z"}, "--rungs 07z: this build has 00a, 00b"},
         {{"--stages", "07"}, "--stages 07: this build has 00"},
         {{"--pass", "sideways"}, "--pass sideways: choose among forward, backward, decode"},
@@ -105,6 +105,10 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--schedule", "whenever"}, "--schedule whenever"},
         {{"--json", json_directory.c_str()}, "is a directory"},
         {{"--json", json_nowhere.c_str()}, "missing/ladder.json cannot be written"},
+        {{"--explain", "--block", "0"}, "--block 0: a block holds at least 1 key"},
+        {{"--explain", "--shape", "1,2,1,1000,1000,64"}, "has too many; B Hq Nq Nk d up to 65536"},
+        {{"--tensors", "missing"}, "missing/Q.npy cannot be opened"},
+        {{"--tensors", "missing", "--shape", "1,2,1,17,17,64"}, "leave those out"},
         {{"--colour"}, "--colour"},
         {{"--json"}, "--json"},
     };
@@ -130,7 +134,7 @@ TEST_F(Ladder, MemoryThatIsNotThereIsRefusedWithBothFigures) {
 }
 
 TEST_F(Ladder, NothingIsAllocatedForAProblemThatNoRungDoes) {
-    EXPECT_EQ(run(registry({Behaviour::refuses}), {"--shape", "2000000000,64,64,2000000000,2000000000,64"}).status, 3);
+    EXPECT_EQ(run(registry({Behaviour::refuses}), {"--shape", "2000000000,64,64,500000000,500000000,64"}).status, 3);
 }
 
 TEST_F(Ladder, RungNotAskedForByNameIsSkippedWithItsReason) {
@@ -253,8 +257,9 @@ TEST_F(Ladder, ListAsksTheRungs) {
 TEST_F(Ladder, HelpNamesEveryOption) {
     const Outcome outcome = run(registry({}), {"--help"});
     EXPECT_EQ(outcome.status, 0);
-    for (const char* option : {"--list", "--stages", "--rungs", "--shape", "--seqlens", "--dtype", "--mask", "--scale",
-                               "--dropout", "--pass", "--input", "--seed", "--schedule", "--json", "--no-time"}) {
+    for (const char* option :
+         {"--list", "--stages", "--rungs", "--shape", "--seqlens", "--dtype", "--mask", "--scale", "--dropout",
+          "--explain", "--block", "--tensors", "--pass", "--input", "--seed", "--schedule", "--json", "--no-time"}) {
         EXPECT_CONTAINS(outcome.out, option);
     }
 }
