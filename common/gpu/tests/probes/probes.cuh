@@ -42,7 +42,8 @@ template <class T>
 __global__ void convert_pair(Input in, Output out) {
     const int row = blockIdx.x;
     const auto numbers = rows(in, row + 2);
-    rows(out, row + 1)(row, lane_id()) = cvt_rn_x2<T>(as_float(numbers(row, lane_id())), as_float(numbers(row + 1, lane_id())));
+    rows(out, row + 1)(row, lane_id()) =
+        cvt_rn_x2<T>(as_float(numbers(row, lane_id())), as_float(numbers(row + 1, lane_id())));
 }
 
 /// Every 16-bit pattern, from the index alone; infinities and NaN come first.
@@ -50,7 +51,8 @@ constexpr int first_pattern = 0x7C00;
 template <class T>
 __global__ void widen(Output out) {
     const int row = blockIdx.x;
-    rows(out, row + 1)(row, lane_id()) = as_word(to_float(as_element<T>((row * warp_size + lane_id()) ^ first_pattern)));
+    rows(out, row + 1)(row, lane_id()) =
+        as_word(to_float(as_element<T>((row * warp_size + lane_id()) ^ first_pattern)));
 }
 
 __global__ void exponential(Input in, Output out) {
@@ -250,7 +252,8 @@ struct MatrixTile {
 template <bool transposed>
 __global__ void load_matrices(Input in, Output out, int n) {
     auto& elements = shared_memory<MatrixTile>().elements;
-    for (int i = lane_id(); i < 64 * 64; i += warp_size) elements(i / 64, i % 64) = static_cast<std::uint16_t>(i * 7919);
+    for (int i = lane_id(); i < 64 * 64; i += warp_size)
+        elements(i / 64, i % 64) = static_cast<std::uint16_t>(i * 7919);
     bar_sync();
     for (int i = 0; i < n; ++i) {
         const std::uint32_t where = rows(in, n)(i, lane_id());
