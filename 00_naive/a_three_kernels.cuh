@@ -60,16 +60,18 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
     const auto P_gmem = P.matrix(b, h, 0, sequence.Nq);
 
     float m = -infinity;
-    for (int j = keys.begin + lane_id(); j < keys.end; j += warp_size) m = fmaxf(m, to_float(S_gmem(i, j)) * log2_e);
+    for (int j = keys.begin + lane_id(); j < keys.end; j += warp_size)
+        m = fmaxf(m, mul_rn(to_float(S_gmem(i, j)), log2_e));
     for (int distance = 16; distance > 0; distance /= 2) m = fmaxf(m, shfl_sync_bfly(m, distance));
 
     float l = 0;
-    for (int j = keys.begin + lane_id(); j < keys.end; j += warp_size) l += weight(to_float(S_gmem(i, j)) * log2_e, m);
+    for (int j = keys.begin + lane_id(); j < keys.end; j += warp_size)
+        l += weight(mul_rn(to_float(S_gmem(i, j)), log2_e), m);
     for (int distance = 16; distance > 0; distance /= 2) l += shfl_sync_bfly(l, distance);
 
     for (int j = lane_id(); j < sequence.Nk; j += warp_size) {
         const bool visible = keys.contains(j);
-        P_gmem(i, j) = cvt_rn<T>(visible ? weight(to_float(S_gmem(i, j)) * log2_e, m) * inverse_sum(l) : 0.0f);
+        P_gmem(i, j) = cvt_rn<T>(visible ? weight(mul_rn(to_float(S_gmem(i, j)), log2_e), m) * inverse_sum(l) : 0.0f);
     }
     if (lane_id() == 0) sequence.queries(L, h)(i) = log_sum_exp(m, l);
 }

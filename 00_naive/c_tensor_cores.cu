@@ -60,7 +60,7 @@ struct Counts {
 Counts count(const Problem& problem) {
     Counts sum;
     for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
+        const Mask mask = attention::mask_of(problem, b);
         const int columns = c::padded(mask.Nk);
         for (int i0 = 0; i0 < mask.Nq; i0 += c::Br) {
             const std::uint64_t rows = overlap({0, mask.Nq}, {i0, i0 + c::Br});
@@ -104,6 +104,7 @@ void register_tensor_cores(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .stores = ladder::Stores::scores,
                   .fast = true,
+                  .whole_tiles = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage00::c::",
                   .refuses = refuses,

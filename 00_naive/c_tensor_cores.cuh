@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(threads)
         fetch(first);
         for (int j = mine; j < end_of(first); j += stride) {
             const Vector<T, chunk> s = smem.S.load8(warp, j);
-            for (int e = 0; e < chunk; ++e) m = fmaxf(m, to_float(s[e]) * log2_e);
+            for (int e = 0; e < chunk; ++e) m = fmaxf(m, mul_rn(to_float(s[e]), log2_e));
         }
     }
     for (int distance = 16; distance > 0; distance /= 2) m = fmaxf(m, shfl_sync_bfly(m, distance));
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(threads)
         if (again) fetch(first);
         for (int j = mine; j < end_of(first); j += stride) {
             const Vector<T, chunk> s = smem.S.load8(warp, j);
-            for (int e = 0; e < chunk; ++e) l += weight(to_float(s[e]) * log2_e, m);
+            for (int e = 0; e < chunk; ++e) l += weight(mul_rn(to_float(s[e]), log2_e), m);
         }
     }
     for (int distance = 16; distance > 0; distance /= 2) l += shfl_sync_bfly(l, distance);
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(threads)
         for (int j = mine; j < end_of(first); j += stride) {
             const Vector<T, chunk> s = smem.S.load8(warp, j);
             Vector<float, chunk> p;
-            for (int e = 0; e < chunk; ++e) p[e] = weight(to_float(s[e]) * log2_e, m) * inverse;
+            for (int e = 0; e < chunk; ++e) p[e] = weight(mul_rn(to_float(s[e]), log2_e), m) * inverse;
             P_gmem.store(i, first + j, cvt_rn<T>(p));
         }
     }

@@ -116,11 +116,6 @@ constexpr int few = 8192 / sizeof(T);
 template <class T>
 constexpr int many = 32768 / sizeof(T);
 
-/// The mask of one sequence.
-Mask mask_of(const Problem& problem, int b) {
-    return {problem.queries(b), problem.keys(b), problem.window_left, problem.window_right};
-}
-
 void launch(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
         const auto S = workspace<T>(problem, operands.workspaces[0], d::padded(problem.Nk));
@@ -201,6 +196,7 @@ void register_cublas(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .stores = ladder::Stores::scores,
                   .fast = true,
+                  .whole_tiles = true,
                   .kernel_pattern = "stage00::d::",
                   .refuses = refuses,
                   .workspaces = workspaces,

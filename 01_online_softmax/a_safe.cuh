@@ -66,7 +66,8 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
 
     // 1. m
     float m = -infinity;
-    for (int j = keys.begin + threadIdx.x; j < keys.end; j += threads) m = fmaxf(m, to_float(S_gmem(i, j)) * log2_e);
+    for (int j = keys.begin + threadIdx.x; j < keys.end; j += threads)
+        m = fmaxf(m, mul_rn(to_float(S_gmem(i, j)), log2_e));
     for (int distance = 16; distance > 0; distance /= 2) m = fmaxf(m, shfl_sync_bfly(m, distance));
     if (lane_id() == 0) smem.m(warp_id()) = m;
     bar_sync();
@@ -74,7 +75,8 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
 
     // 2. l
     float l = 0;
-    for (int j = keys.begin + threadIdx.x; j < keys.end; j += threads) l += weight(to_float(S_gmem(i, j)) * log2_e, m);
+    for (int j = keys.begin + threadIdx.x; j < keys.end; j += threads)
+        l += weight(mul_rn(to_float(S_gmem(i, j)), log2_e), m);
     for (int distance = 16; distance > 0; distance /= 2) l += shfl_sync_bfly(l, distance);
     if (lane_id() == 0) smem.l(warp_id()) = l;
     bar_sync();
@@ -84,7 +86,7 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
     // 3. P
     for (int j = threadIdx.x; j < sequence.Nk; j += threads) {
         const bool visible = keys.contains(j);
-        P_gmem(i, j) = cvt_rn<T>(visible ? weight(to_float(S_gmem(i, j)) * log2_e, m) * inverse_sum(l) : 0.0f);
+        P_gmem(i, j) = cvt_rn<T>(visible ? weight(mul_rn(to_float(S_gmem(i, j)), log2_e), m) * inverse_sum(l) : 0.0f);
     }
     if (threadIdx.x == 0) sequence.queries(L, h)(i) = log_sum_exp(m, l);
 }

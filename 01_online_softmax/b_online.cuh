@@ -68,7 +68,7 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
     // 1. m and l
     State<float> state;
     for (int j = keys.begin + threadIdx.x; j < keys.end; j += threads) {
-        const State<float> score = {to_float(S_gmem(i, j)) * log2_e, 1.0f};
+        const State<float> score = {mul_rn(to_float(S_gmem(i, j)), log2_e), 1.0f};
         state = merge(state, score, Base2{}).state;
     }
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -90,7 +90,7 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
     // 2. P
     for (int j = threadIdx.x; j < sequence.Nk; j += threads) {
         const bool visible = keys.contains(j);
-        P_gmem(i, j) = cvt_rn<T>(visible ? weight(to_float(S_gmem(i, j)) * log2_e, m) * inverse_sum(l) : 0.0f);
+        P_gmem(i, j) = cvt_rn<T>(visible ? weight(mul_rn(to_float(S_gmem(i, j)), log2_e), m) * inverse_sum(l) : 0.0f);
     }
     if (threadIdx.x == 0) sequence.queries(L, h)(i) = log_sum_exp(m, l);
 }

@@ -57,7 +57,7 @@ __global__ void forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T
         if (j0 + lane < keys.end) {
             s = 0;
             for (int c = 0; c < problem.d; ++c) s += smem.q(warp, c) * to_float(K_gmem(j0 + lane, c));
-            s *= scale_log2;
+            s = mul_rn(s, scale_log2);
         }
 
         // 2. The new maximum.

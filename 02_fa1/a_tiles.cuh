@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(threads, 2)
                 if (mask.visible(i0 + row, j0 + key)) {
                     s = 0;
                     for (int c = 0; c < d; ++c) s += smem.Q(row, c) * smem.K(key, c);
-                    s *= scale_log2;
+                    s = mul_rn(s, scale_log2);
                 }
                 smem.P(row, key) = s;
             }

@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(threads)
                         for (int c = 0; c < 2; ++c) {
                             float& s = S[m_tile][n][2 * half + c];
                             const bool hidden = mixed && !keys.contains(j0 + warp_key + 8 * n + 2 * t + c);
-                            s = hidden ? -infinity : s * scale_log2;
+                            s = hidden ? -infinity : mul_rn(s, scale_log2);
                             m_w = fmaxf(m_w, s);
                         }
                     }

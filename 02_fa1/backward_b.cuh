@@ -40,15 +40,17 @@ using namespace gpu;
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
 
-constexpr int Br(int d) { return 4096 / d; }  // 64 queries for d = 64, 32 for d = 128: as many as the registers hold
+// 64 queries for d = 64, 32 for d = 128: as many as the registers hold; half of that with dropout, whose draws take some too.
+constexpr int Br(int d, bool with_dropout) { return (with_dropout ? 2048 : 4096) / d; }
 constexpr int Bc = 16 * warps;
 
-template <class T, int d>
+template <class T, int d, bool with_dropout>
 struct Shared {
+    static constexpr int Br = b_backward::Br(d, with_dropout);
     SharedTile<T, Bc, d, Swizzle::xor_8> K, V;
-    SharedTile<T, Br(d), d, Swizzle::xor_8> Q[2], dO[2];
-    SharedTile<T, Bc, Br(d) + 8> dS;  // (key, query), as it is computed; padded against bank conflicts
-    SharedArray<float, Br(d)> L, D;   // of the tile's queries
+    SharedTile<T, Br, d, Swizzle::xor_8> Q[2], dO[2];
+    SharedTile<T, Bc, Br + 8> dS;  // (key, query), as it is computed; padded against bank conflicts
+    SharedArray<float, Br> L, D;   // of the tile's queries
 };
 
 /// Starts the copy of rows first ... first + rows - 1 to shared memory. Rows outside `kept` become zeros: no key or
@@ -99,9 +101,9 @@ __global__ void __launch_bounds__(threads)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
              Tensor<const float> L_log2, Tensor<const float> D, Tensor<T> dQ, Tensor<T> dK, Tensor<T> dV,
              Tensor<float> dQ_old) {
-    constexpr int Br = b_backward::Br(d);
+    constexpr int Br = b_backward::Br(d, with_dropout);
     constexpr int n_tiles = Br / 8, k_steps = d / 16, column_tiles = d / warps / 8;
-    auto& smem = shared_memory<Shared<T, d>>();
+    auto& smem = shared_memory<Shared<T, d, with_dropout>>();
 
     const int kv_head = blockIdx.x % problem.Hkv;
     const int heads = problem.Hq / problem.Hkv;
@@ -201,18 +203,6 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
             for (int n = 0; n < n_tiles; ++n) {
                 const Vector<float, 2> L_i = smem.L.load2(8 * n + 2 * t), D_i = smem.D.load2(8 * n + 2 * t);
-                // The keys of lanes 16k + t, 16k + t + 4, + 8, + 12 are the four words of one draw, for each half and c.
-                // Each of these lanes draws for one (half, c), and ballots tell the others.
-                std::uint32_t kept_lanes = 0;
-                if constexpr (with_dropout) {
-                    const int half = g % 4 / 2, c = g % 2;
-                    const Words words = problem.dropout.words(first_head + head, i0 + 8 * n + 2 * t + c,
-                                                              (j0 + warp_key) / 4 + 2 * half + g / 4);
-                    for (int w = 0; w < 4; ++w) {
-                        const std::uint32_t ballot = vote_sync_ballot(problem.dropout.keeps(words[w]));
-                        if (g % 4 == w) kept_lanes = ballot;
-                    }
-                }
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     float P[2], dS[2];
@@ -220,7 +210,9 @@ __global__ void __launch_bounds__(threads)
                         const bool hidden = mixed && !queries[half].contains(i0 + 8 * n + 2 * t + c);
                         const float s = hidden ? -infinity : St[n][2 * half + c] * scale_log2;
                         P[c] = ex2_approx_ftz(s - L_i[c]);
-                        const bool kept = !with_dropout || kept_lanes >> (g / 4 * 16 + (2 * half + c) * 4 + t) & 1;
+                        const bool kept =
+                            !with_dropout || problem.dropout.keeps(first_head + head, i0 + 8 * n + 2 * t + c,
+                                                                   j0 + warp_key + g + 8 * half);
                         const float dP = kept ? kept_scale * dPt[n][2 * half + c] : 0.0f;
                         dS[c] = hidden ? 0.0f : P[c] * (dP - D_i[c]);
                         if (!kept) P[c] = 0;

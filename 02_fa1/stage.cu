@@ -202,29 +202,33 @@ void launch_backward_a(const Problem& problem, Operands& operands) {
     });
 }
 
-void launch_backward_b(const Problem& problem, Operands& operands) {
+template <class T, int d, bool with_dropout>
+void launch_kernels_of_backward_b(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
+    const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
+    const auto L_log2 = scratch(problem, operands.workspaces[1], 1), D = scratch(problem, operands.workspaces[2], 1);
+    const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
+    gpu::launch({"stage02::b_backward::row_statistics", attention::ceil_div(queries, b::warps), b::threads, 0},
+                b::row_statistics<T, d>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
+                operands.L.as<const float>(), L_log2, D);
+    gpu::launch({"stage02::b_backward::backward", std::int64_t(problem.B) * problem.Hkv, b::threads,
+                 sizeof(b::Shared<T, d, with_dropout>)},
+                b::backward<T, d, with_dropout>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
+                operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
+                operands.dQ.as<T>(), operands.dK.as<T>(), operands.dV.as<T>(),
+                scratch(problem, operands.workspaces[0], d));
+}
+
+void launch_backward_b(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto L_log2 = scratch(problem, operands.workspaces[1], 1),
-                   D = scratch(problem, operands.workspaces[2], 1);
-        const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
-        const auto kernel = problem.dropout > 0 ? b::backward<T, d, true> : b::backward<T, d, false>;
-        gpu::launch({"stage02::b_backward::row_statistics", attention::ceil_div(queries, b::warps), b::threads, 0},
-                    b::row_statistics<T, d>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
-                    operands.L.as<const float>(), L_log2, D);
-        gpu::launch({"stage02::b_backward::backward", std::int64_t(problem.B) * problem.Hkv, b::threads,
-                     sizeof(b::Shared<T, d>)},
-                    kernel, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
-                    operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
-                    operands.dQ.as<T>(), operands.dK.as<T>(), operands.dV.as<T>(),
-                    scratch(problem, operands.workspaces[0], d));
+        if (problem.dropout > 0) return launch_kernels_of_backward_b<T, d, true>(problem, operands);
+        launch_kernels_of_backward_b<T, d, false>(problem, operands);
     });
 }
 
 double exponentials_backward_b(const Problem& problem) {
-    namespace b = b_backward;
-    return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) * b::Bc;
+    const int Br = b_backward::Br(problem.d, problem.dropout > 0), Bc = b_backward::Bc;
+    return double(problem.Hq) * count_tiles(problem, Br, Bc).tiles * Br * Bc;
 }
 
 /// Queries of all heads that see a key.
@@ -264,7 +268,7 @@ std::vector<Traffic> traffic_backward_a(const Problem& problem) {
 }
 
 std::vector<Traffic> traffic_backward_b(const Problem& problem) {
-    const TileCounts counts = count_tiles(problem, b_backward::Br(problem.d), b_backward::Bc);
+    const TileCounts counts = count_tiles(problem, b_backward::Br(problem.d, problem.dropout > 0), b_backward::Bc);
     const std::uint64_t Hq = problem.Hq, queries = total_queries(problem);
     std::vector<Traffic> traffic = traffic_backward(problem, counts);
     traffic.push_back({"L", seeing_queries(problem) * 4, 0});
@@ -323,6 +327,7 @@ void register_stage(ladder::Registry& registry) {
                   .name = "split_kv",
                   .pass = ladder::Pass::forward,
                   .fast = true,
+                  .whole_tiles = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b::",
                   .refuses = refuses_b,
@@ -335,6 +340,7 @@ void register_stage(ladder::Registry& registry) {
                   .name = "split_kv",
                   .pass = ladder::Pass::backward,
                   .fast = true,
+                  .whole_tiles = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b_backward::",
                   .refuses = refuses_b,

@@ -1,6 +1,6 @@
 // The online softmax of one query: running maximum m, running sum l of the weights, and what changes when m moves.
 //
-// Scores are kept in base 2: s = (q . k) * scale * log2(e), so that a weight is one ex2: W = 2^(s - m). A hidden key
+// Scores are kept in base 2: s = (q . k) * scale * log2(e), rounded (gpu::mul_rn), so that a weight is one ex2: W = 2^(s - m). A hidden key
 // has s = -inf, set after scaling. A query that has seen no key has m = -inf, l = 0; its exponents are then taken
 // relative to 0, so that -inf - (-inf) never happens.
 #pragma once

@@ -88,6 +88,17 @@ void B02_hidden_first_tile(const Rung& rung) {
     });
 }
 
+void B03_largest_weight_is_one(const Rung& rung) {
+    for_each_type(rung, [&](DataType type, int d) {
+        if (type == DataType::fp16) return;  // 133120 is beyond its range
+        Probe probe(small_problem(1, 1, d, type));
+        probe.q(0) = probe.k(0) = probe.v(0) = 133120;
+        const Outputs outputs = probe.run(rung);
+        EXPECT_EQ(outputs.O.row(0, 0, 0)[0], 133120.0f) << attention::name(type);
+        expect_L(rung, probe.problem, outputs, 0, 133120.0 * 133120.0 * probe.problem.scale);
+    });
+}
+
 void B04_huge_score(const Rung& rung) {
     for_each_type(rung, [&](DataType type, int d) {
         Probe probe(small_problem(1, 2, d, type));
@@ -385,6 +396,7 @@ void B50_many_empty_sequences_backward(const Rung& rung) {
 
 std::vector<StageTest> forward_cases() {
     return {{"B02_hidden_first_tile", B02_hidden_first_tile},
+            {"B03_largest_weight_is_one", B03_largest_weight_is_one},
             {"B04_huge_score", B04_huge_score},
             {"B05_rows_that_see_no_key", B05_rows_that_see_no_key},
             {"B12_causal_is_bottom_right", B12_causal_is_bottom_right},
