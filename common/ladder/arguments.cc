@@ -124,10 +124,10 @@ void set_mask(Problem& problem, const std::string& given) {
 
 Problem default_problem(bool emulated) {
     Problem problem;
-    problem.B = emulated ? 1 : 2;
+    problem.B = emulated ? 1 : 16;
     problem.Hq = emulated ? 4 : 16;
     problem.Hkv = emulated ? 2 : 4;
-    problem.Nq = problem.Nk = emulated ? 256 : 2048;
+    problem.Nq = problem.Nk = emulated ? 256 : 1024;
     problem.d = emulated ? 64 : 128;
     problem.type = DataType::bf16;
     problem.window_right = 0;
