@@ -188,8 +188,11 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
         "to folders in it, as in 01c_forward/O.npy");
     app.add_option("--dtype", type, "fp32, fp16 or bf16");
     app.add_option("--mask", mask, "none, causal (aligned at the last key) or window:L,R");
+    // An empty text would be read as 0.
+    const CLI::Validator not_empty([](std::string& text) { return text.empty() ? "a number is missing" : ""; }, "");
     CLI::Option* scale = app.add_option("--scale", problem.scale, "S = scale * Q K^T; 1/sqrt(d) unless given");
-    app.add_option("--dropout", problem.dropout, "Fraction of the weights to drop, in [0, 1)");
+    scale->check(not_empty);
+    app.add_option("--dropout", problem.dropout, "Fraction of the weights to drop, in [0, 1)")->check(not_empty);
     app.add_option("--input", law, "normal, outliers, equal (all scores of a row) or rising (scores)");
     app.add_option("--seed", seed, "Of inputs, dropout and schedule: a whole number >= 0");
     app.add_option("--schedule", arguments.schedule,
@@ -222,6 +225,8 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     if (folder && (shape || lengths || law)) {
         refuse("--tensors", *folder, "the files say what --shape, --seqlens and --input would; leave those out.");
     }
+    if (arguments.explain && problem.dropout > 0)
+        refuse("--explain", "--dropout", "the steps are those without dropout.");
     arguments.examples = arguments.explain && !shape && !lengths && !folder;
     for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes));
     try {

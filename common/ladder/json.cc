@@ -31,7 +31,7 @@ json problem_json(const Report& report) {
                    {"mask", mask_name(p)},
                    {"scale", p.scale},
                    {"dropout", p.dropout},
-                   {"input", name(report.law)},
+                   {"input", report.input},
                    {"seqlens", nullptr},
                    {"text", attention::describe(p)}};
     if (p.packed()) result["seqlens"] = {{"queries", lengths(p.cu_q)}, {"keys", lengths(p.cu_k)}};

@@ -191,7 +191,7 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
     report.build = build.description;
     report.commit = build.commit;
     report.problem = arguments.problem;
-    report.law = arguments.law;
+    report.input = arguments.tensors ? arguments.tensors->folder : name(arguments.law);
     report.seed = arguments.seed;
     report.repetitions = arguments.time && !report.emulated ? repetitions : 0;
 

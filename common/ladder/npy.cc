@@ -15,6 +15,7 @@ static_assert(std::endian::native == std::endian::little, "arrays are copied as 
 
 constexpr char magic[] = "\x93NUMPY";
 constexpr std::size_t magic_bytes = 6;
+constexpr std::uint32_t longest_header = 4096;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) { throw BadFile(path + " " + what); }
 
@@ -47,6 +48,9 @@ std::pair<std::size_t, std::size_t> header_place(const std::string& path, const 
     std::uint32_t length = 0;
     if (file.size() >= begin) std::memcpy(&length, file.data() + 8, length_bytes);
     if (file.size() < begin + length) fail(path, "ends inside its header.");
+    if (length > longest_header)
+        fail(path, "has a header of " + std::to_string(length) + " bytes; up to " + std::to_string(longest_header) +
+                       " are read, and NumPy writes about a hundred.");
     return {begin, length};
 }
 
@@ -75,6 +79,9 @@ NpyArray read_npy(const std::string& path) {
     std::istringstream sizes(shape[1].str());
     for (std::string size; std::getline(sizes, size, ',');) {
         if (size.find_first_not_of(' ') == std::string::npos) continue;
+        const std::size_t first = size.find_first_not_of(' '), last = size.find_last_not_of(' ');
+        if (size.find(' ', first) < last)
+            fail(path, "has a shape of (" + shape[1].str() + "), which is no list of sizes.");
         if (size.size() > 11 || std::stoll(size) > std::numeric_limits<std::int32_t>::max())
             fail(path, "has a shape of (" + shape[1].str() + "); sizes up to 2147483647 are read.");
         array.shape.push_back(std::stoll(size));

@@ -19,10 +19,16 @@ std::string last_error() { return std::generic_category().message(errno); }
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path)
-    : path_(std::move(path)), partial_(path_ + ".partial-" + std::to_string(::getpid())) {
-    if (std::filesystem::is_directory(path_)) fail(path_, "it is a directory");
-    if (std::filesystem::exists(path_) && ::access(path_.c_str(), W_OK) != 0) fail(path_, last_error());
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+    // A link stays one: its target is replaced. Anything else that is no file (a device, a pipe) would be replaced by one.
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::canonical(path_, error);
+    if (!error) {
+        if (!std::filesystem::is_regular_file(target)) fail(path_, "it is not a file");
+        if (::access(target.c_str(), W_OK) != 0) fail(path_, last_error());
+        path_ = target.string();
+    }
+    partial_ = path_ + ".partial-" + std::to_string(::getpid());
     if (!std::ofstream(partial_)) fail(path_, last_error());
 }
 

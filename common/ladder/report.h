@@ -41,7 +41,7 @@ struct Report {
     bool emulated = true;
     std::string build, commit;
     attention::Problem problem;
-    attention::InputLaw law = attention::InputLaw::normal;
+    std::string input = "normal";  // the law of the inputs, or the folder that they came from
     std::uint64_t seed = 1;
     int repetitions = 0;                    // of a timed rung; 0: nothing was timed
     std::optional<double> mma_sync_tflops;  // what the tensor cores reached with mma.sync in this run

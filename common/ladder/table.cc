@@ -172,7 +172,7 @@ int exit_status(const Report& report) {
 }
 
 void print_table(const Report& report, std::ostream& out) {
-    out << attention::describe(report.problem) << ", input " << name(report.law) << ", seed " << report.seed << "\n\n";
+    out << attention::describe(report.problem) << ", input " << report.input << ", seed " << report.seed << "\n\n";
     const std::vector<Column> table = columns(report);
     std::vector<std::string> heads;
     for (const Column& column : table) heads.push_back(column.head);

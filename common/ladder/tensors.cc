@@ -1,8 +1,10 @@
 #include "common/ladder/tensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
+#include <sstream>
 
 #include "common/ladder/npy.h"
 #include "common/ladder/output_file.h"
@@ -51,9 +53,17 @@ void expect_shape(const std::string& path, const NpyArray& array, const std::vec
                       shape_text(shape) + ".");
 }
 
-void fill(HostTensor& tensor, const NpyArray& array, attention::DataType type) {
-    std::transform(array.values.begin(), array.values.end(), tensor.values.begin(),
-                   [type](float value) { return attention::round_to(type, value); });
+void fill(HostTensor& tensor, const std::string& path, const NpyArray& array, attention::DataType type) {
+    std::transform(array.values.begin(), array.values.end(), tensor.values.begin(), [&](float value) {
+        const float rounded = attention::round_to(type, value);
+        if (std::isfinite(value) && !std::isfinite(rounded)) {
+            std::ostringstream number;
+            number << value;
+            throw BadFile(path + " holds " + number.str() + ", which is beyond the range of " + attention::name(type) +
+                          "; choose another --dtype.");
+        }
+        return rounded;
+    });
 }
 
 }  // namespace
@@ -97,10 +107,10 @@ Tensors read_tensors(const std::string& folder, Problem& problem) {
     attention::Inputs& inputs = tensors.inputs;
     inputs.Q = inputs.dO = attention::query_tensor(problem);
     inputs.K = inputs.V = attention::key_tensor(problem);
-    fill(inputs.Q, Q, problem.type);
-    fill(inputs.K, K, problem.type);
-    fill(inputs.V, V, problem.type);
-    if (tensors.has_dO) fill(inputs.dO, dO, problem.type);
+    fill(inputs.Q, path_in(folder, "Q"), Q, problem.type);
+    fill(inputs.K, path_in(folder, "K"), K, problem.type);
+    fill(inputs.V, path_in(folder, "V"), V, problem.type);
+    if (tensors.has_dO) fill(inputs.dO, path_in(folder, "dO"), dO, problem.type);
     return tensors;
 }
 

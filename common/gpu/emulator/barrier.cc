@@ -1,4 +1,6 @@
 // barrier.sync and barrier.arrive: the sixteen named barriers of a CTA.
+#include <string_view>
+
 #include "common/gpu/emulator/region.h"
 #include "common/gpu/emulator/rendezvous.h"
 
@@ -64,6 +66,13 @@ bool arrive(Thread& thread, const char* instruction, int id, int threads, Site s
         machine.report(name(instruction, id) + ": the thread arrives a second time before the barrier is complete (" +
                            std::to_string(barrier.arrived) + " of " + std::to_string(barrier.expected) +
                            " have arrived)",
+                       site);
+    Site& warp_site = barrier.sites[thread.warp()];
+    if (lanes == 0) warp_site = site;
+    if (everyone && (warp_site.line != site.line || std::string_view(warp_site.file) != site.file))
+        machine.report(name(instruction, id) + " of all threads: lanes " + ranges(lanes) +
+                           " of the warp came to it at " + text(warp_site) +
+                           "; it is .aligned, so a warp comes from one place",
                        site);
     if (barrier.arrived == 0) {
         barrier.expected = expected;

@@ -52,7 +52,7 @@ std::uint32_t ballot(bool predicate, Site site);
 
 // ---- CTA barriers ----
 
-/// threads == 0: all threads of the CTA.
+/// threads == 0: all threads of the CTA (bar.sync, which is .aligned: lanes of a warp come from one call site).
 void bar_sync(int id, int threads, Site site);
 void bar_arrive(int id, int threads, Site site);
 

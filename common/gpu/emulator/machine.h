@@ -86,7 +86,8 @@ struct Barrier {
     bool everyone = false;  // it waits for all threads of the CTA
     int arrived = 0;
     std::array<std::uint32_t, max_warps> arrived_lanes{}, waiting_lanes{};
-    Site site{};  // of the first arrival
+    std::array<Site, max_warps> sites{};  // where the first lane of each warp arrived
+    Site site{};                          // of the first arrival
     int generation = 0;
     std::array<tsan::Token, 2> tokens{};
 };

@@ -100,6 +100,20 @@ TEST(Barrier, OneWarpMeetingIsNoBarrierForAnotherTiny) {
                 HasSubstr("thread 0 (warp 0, lane 0) wrote there and no barrier lies between"));
 }
 
+/// The halves of each warp come to a barrier of the whole CTA from two places.
+void two_places() {
+    if (gpu::lane_id() < 16) {
+        gpu::bar_sync();
+    } else {
+        gpu::bar_sync();
+    }
+}
+
+TEST(Barrier, WholeWarpsComeToBarSyncFromOnePlaceTiny) {
+    EXPECT_EQ(schedules_that_report("so a warp comes from one place", 64, 0, two_places),
+              static_cast<int>(emulator::standard_schedules().size()));
+}
+
 void rounds(int n) {
     for (int i = 0; i < n; ++i) gpu::bar_sync();
 }
