@@ -59,11 +59,6 @@ void multiply(cublasOperation_t operation_a, std::int64_t m, std::int64_t n, std
           "cannot multiply");
 }
 
-std::optional<std::string> refuses(const Problem& problem) {
-    if (problem.dropout > 0) return "has no dropout";
-    return std::nullopt;
-}
-
 /// Rows of Q and O, or of K and V, over all sequences: (B, H, N, d); packed sequences are one.
 struct Shape {
     int B, H, N, d;
@@ -82,7 +77,7 @@ Shape key_shape(const Problem& problem) {
 /// all that cuBLAS takes.
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
     const std::size_t bytes = attention::bytes(problem.type), row = problem.d * bytes;
-    const std::size_t pairs = sizes(problem).all_queries * d::padded(problem.Nk) * bytes;
+    const std::size_t pairs = ladder::numbered_queries(problem) * d::padded(problem.Nk) * bytes;
     const std::size_t queries = query_shape(problem).rows() * row, keys = key_shape(problem).rows() * row;
     return {{"S", pairs}, {"P", pairs}, {"Q_copy", queries}, {"K_copy", keys}, {"V_copy", keys}, {"O_copy", queries}};
 }
@@ -118,8 +113,8 @@ constexpr int many = 32768 / sizeof(T);
 
 void launch(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
-        const auto S = workspace<T>(problem, operands.workspaces[0], d::padded(problem.Nk));
-        const auto P = workspace<T>(problem, operands.workspaces[1], d::padded(problem.Nk));
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], d::padded(problem.Nk));
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], d::padded(problem.Nk));
         const Shape queries_shape = query_shape(problem), keys_shape = key_shape(problem);
         const auto Q = for_cublas<T>(operands.Q, operands.workspaces[2], queries_shape);
         const auto K = for_cublas<T>(operands.K, operands.workspaces[3], keys_shape);
@@ -155,7 +150,7 @@ void launch(const Problem& problem, Operands& operands) {
                             heads(Q, batch, h, first_query + queries.begin), result, count);
             });
 
-        const std::int64_t rows = sizes(problem).all_queries;
+        const std::int64_t rows = ladder::numbered_queries(problem);
         const auto softmax = [&]<int held>() {
             gpu::launch(
                 {"stage00::d::softmax", ceil_div(rows, d::warps), d::threads, sizeof(d::SharedSoftmax<T, held>)},
@@ -198,7 +193,7 @@ void register_cublas(ladder::Registry& registry) {
                   .fast = true,
                   .whole_tiles = true,
                   .kernel_pattern = "stage00::d::",
-                  .refuses = refuses,
+                  .refuses = ladder::refuses_dropout,
                   .workspaces = workspaces,
                   .launch = launch,
                   .exponentials = exponentials,
