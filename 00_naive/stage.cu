@@ -78,13 +78,12 @@ std::vector<Traffic> traffic_b(const Problem& problem) {
     const std::uint64_t queries = ladder::total_queries(problem), pairs = ladder::total_pairs(problem);
     std::uint64_t rows = 0, keys = 0, in_tiles = 0;  // of the visited tiles
     for (int b = 0; b < problem.B; ++b) {
-        const int Nq = problem.queries(b), Nk = problem.keys(b);
-        const attention::Mask mask = {Nq, Nk, problem.window_left, problem.window_right};
-        for (int i0 = 0; i0 < Nq; i0 += b::tile) {
+        const attention::Mask mask = attention::mask_of(problem, b);
+        for (int i0 = 0; i0 < mask.Nq; i0 += b::tile) {
             const attention::Range tiles = mask.key_tiles(i0, b::tile, b::tile);
             if (tiles.empty()) continue;
-            const std::uint64_t i = std::min(b::tile, Nq - i0);
-            const std::uint64_t j = std::min(tiles.end * b::tile, Nk) - tiles.begin * b::tile;
+            const std::uint64_t i = std::min(b::tile, mask.Nq - i0);
+            const std::uint64_t j = std::min(tiles.end * b::tile, mask.Nk) - tiles.begin * b::tile;
             rows += problem.Hq * i * (tiles.end - tiles.begin);
             keys += problem.Hq * j;
             in_tiles += problem.Hq * i * j;
