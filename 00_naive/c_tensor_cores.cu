@@ -20,15 +20,15 @@ std::optional<std::string> refuses(const Problem& problem) {
 
 /// S and P: (B, Hq, Nq, padded(Nk)).
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
-    const std::size_t bytes = ladder::numbered_queries(problem) * c::padded(problem.Nk) * 2;
+    const std::size_t bytes = ladder::numbered_queries(problem) * padded(problem.Nk) * 2;
     return {{"S", bytes}, {"P", bytes}};
 }
 
 void launch(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const auto kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], c::padded(problem.Nk));
-        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], c::padded(problem.Nk));
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], padded(problem.Nk));
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], padded(problem.Nk));
         const std::int64_t rows = ladder::numbered_queries(problem);
         const std::int64_t q_tiles = std::int64_t(problem.B) * problem.Hq * ceil_div(problem.Nq, c::Br);
 
@@ -58,7 +58,7 @@ Counts count(const Problem& problem) {
     Counts sum;
     for (int b = 0; b < problem.B; ++b) {
         const Mask mask = attention::mask_of(problem, b);
-        const int columns = c::padded(mask.Nk);
+        const int columns = padded(mask.Nk);
         for (int i0 = 0; i0 < mask.Nq; i0 += c::Br) {
             const std::uint64_t rows = overlap({0, mask.Nq}, {i0, i0 + c::Br});
             const Range blocks = mask.key_tiles(i0, c::Br, c::Bc);

@@ -77,7 +77,7 @@ Shape key_shape(const Problem& problem) {
 /// all that cuBLAS takes.
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
     const std::size_t bytes = attention::bytes(problem.type), row = problem.d * bytes;
-    const std::size_t pairs = ladder::numbered_queries(problem) * d::padded(problem.Nk) * bytes;
+    const std::size_t pairs = ladder::numbered_queries(problem) * padded(problem.Nk) * bytes;
     const std::size_t queries = query_shape(problem).rows() * row, keys = key_shape(problem).rows() * row;
     return {{"S", pairs}, {"P", pairs}, {"Q_copy", queries}, {"K_copy", keys}, {"V_copy", keys}, {"O_copy", queries}};
 }
@@ -113,8 +113,8 @@ constexpr int many = 32768 / sizeof(T);
 
 void launch(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
-        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], d::padded(problem.Nk));
-        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], d::padded(problem.Nk));
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], padded(problem.Nk));
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], padded(problem.Nk));
         const Shape queries_shape = query_shape(problem), keys_shape = key_shape(problem);
         const auto Q = for_cublas<T>(operands.Q, operands.workspaces[2], queries_shape);
         const auto K = for_cublas<T>(operands.K, operands.workspaces[3], keys_shape);
@@ -177,7 +177,7 @@ double exponentials(const Problem& problem) {
     double sum = 0;
     for (int b = 0; b < problem.B; ++b) {
         const Range seen = mask_of(problem, b).seen_keys();
-        sum += 2.0 * problem.Hq * problem.queries(b) * (d::padded(seen.end) - seen.begin / d::chunk * d::chunk);
+        sum += 2.0 * problem.Hq * problem.queries(b) * (padded(seen.end) - seen.begin / chunk * chunk);
     }
     return sum;
 }
