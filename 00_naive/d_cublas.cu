@@ -1,4 +1,11 @@
-// Registers 00d, and asks cuBLAS for its products.
+// 00d: asks cuBLAS for the two products. For each sequence and key/value head:
+//
+//   1. S = scale * Q K^T   cublasGemmStridedBatchedEx over the query heads of the group; K is the same for all of them
+//   2. P = softmax(S)      as in 00c (d_softmax.cuh), all sequences and heads in one launch
+//   3. O = P V             as 1
+//
+// Without groups a call takes all heads of a sequence, each with its own K and V. cuBLAS is column-major: a row of ours is a column of
+// its. So it is asked for S^T = K Q^T and O^T = V^T P^T, where our rows of K, as it sees them, are transposed.
 #include <cublas_v2.h>
 
 #include "00_naive/d_softmax.cuh"
