@@ -190,7 +190,7 @@ void register_stage(ladder::Registry& registry) {
     register_cublas(registry);
     registry.add({.stage = "00",
                   .letter = "a",
-                  .name = "stored",
+                  .name = "three_kernels",
                   .pass = ladder::Pass::backward,
                   .stores = ladder::Stores::scores,
                   .kernel_pattern = "stage00::backward::",
