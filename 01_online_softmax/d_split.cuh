@@ -141,7 +141,7 @@ __global__ void merge(KernelProblem problem, Tensor<const float> m_partial, Tens
 
 #pragma unroll
     for (int distance = max_segments / 2; distance > 0; distance /= 2) {
-#pragma unroll
+#pragma unroll max_segments / 2  // said in numbers: left alone, nvcc keeps u of d = 128 in local memory
         for (int s = 0; s < distance; ++s) {
             const auto both = attention::merge(state[s], state[s + distance], Base2{});
             state[s] = both.state;
