@@ -66,8 +66,8 @@ void launch_b(const Problem& problem, Operands& operands) {
         const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], problem.Nk);
         gpu::launch({"stage01::b::scores", numbered_queries(problem) * ceil_div(problem.Nk, b::threads), b::threads, 0},
                     b::scores<T>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(), S);
-        gpu::launch({"stage01::b::softmax", numbered_queries(problem), b::threads, sizeof(b::Shared)}, b::softmax<T>,
-                    kernel_problem, gpu::read_only(S), P, operands.L.as<float>());
+        gpu::launch({"stage01::b::softmax", ceil_div(numbered_queries(problem), b::warps), b::threads, 0},
+                    b::softmax<T>, kernel_problem, gpu::read_only(S), P, operands.L.as<float>());
         gpu::launch({"stage01::b::output", numbered_queries(problem) * ceil_div(problem.d, b::threads), b::threads, 0},
                     b::output<T>, kernel_problem, gpu::read_only(P), operands.V.as<const T>(), operands.O.as<T>());
     });
@@ -76,10 +76,9 @@ void launch_b(const Problem& problem, Operands& operands) {
 /// The weight of each score in the sum and in P.
 double exponentials_a(const Problem& problem) { return 2 * attention::visible_pairs(problem); }
 
-/// Two factors for each score in the running state, its weight in P, and two for each of a thread's merges: 5 with other lanes, 4
-/// with the warps' states.
+/// Two factors for each score in the running state, its weight in P, and two for each of a lane's 5 merges with others.
 double exponentials_b(const Problem& problem) {
-    return 3 * attention::visible_pairs(problem) + 2.0 * (5 + b::warps) * b::threads * total_queries(problem);
+    return 3 * attention::visible_pairs(problem) + 2.0 * 5 * gpu::warp_size * total_queries(problem);
 }
 
 std::vector<gpu::Traffic> traffic_in_passes(const Problem& problem, int passes) {
