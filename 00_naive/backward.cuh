@@ -1,4 +1,4 @@
-// 00 backward: the chain rule as it is written, one kernel for each operator, and every matrix between them in memory.
+// 00a backward: the chain rule as it is written, one kernel for each operator, and every matrix between them in memory.
 //
 //   products         S = scale * Q K^T     dP = dO V^T    one thread for each element
 //   softmax          P = softmax(S)                       one warp for each query

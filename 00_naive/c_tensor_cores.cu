@@ -11,26 +11,25 @@ using attention::Mask;
 using attention::Problem;
 using attention::Range;
 using ladder::Operands;
+using ladder::overlap;
 
 std::optional<std::string> refuses(const Problem& problem) {
-    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
-    if (problem.d != 64 && problem.d != 128) return "takes d = 64 or 128, not " + std::to_string(problem.d);
-    if (problem.dropout > 0) return "has no dropout";
-    return std::nullopt;
+    if (auto reason = ladder::refuses_on_tensor_cores(problem)) return reason;
+    return ladder::refuses_dropout(problem);
 }
 
 /// S and P: (B, Hq, Nq, padded(Nk)).
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
-    const std::size_t bytes = sizes(problem).all_queries * c::padded(problem.Nk) * 2;
+    const std::size_t bytes = ladder::numbered_queries(problem) * padded(problem.Nk) * 2;
     return {{"S", bytes}, {"P", bytes}};
 }
 
 void launch(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const auto kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto S = workspace<T>(problem, operands.workspaces[0], c::padded(problem.Nk));
-        const auto P = workspace<T>(problem, operands.workspaces[1], c::padded(problem.Nk));
-        const std::int64_t rows = sizes(problem).all_queries;
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], padded(problem.Nk));
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], padded(problem.Nk));
+        const std::int64_t rows = ladder::numbered_queries(problem);
         const std::int64_t q_tiles = std::int64_t(problem.B) * problem.Hq * ceil_div(problem.Nq, c::Br);
 
         gpu::launch(
@@ -48,8 +47,6 @@ void launch(const Problem& problem, Operands& operands) {
     });
 }
 
-int overlap(Range a, Range b) { return std::max(0, std::min(a.end, b.end) - std::max(a.begin, b.begin)); }
-
 /// What the kernels move for one head of every sequence, in rows and elements, counted from the mask alone.
 struct Counts {
     std::uint64_t Q_rows = 0, K_rows = 0, S_written = 0;  // by `scores`
@@ -61,7 +58,7 @@ Counts count(const Problem& problem) {
     Counts sum;
     for (int b = 0; b < problem.B; ++b) {
         const Mask mask = attention::mask_of(problem, b);
-        const int columns = c::padded(mask.Nk);
+        const int columns = padded(mask.Nk);
         for (int i0 = 0; i0 < mask.Nq; i0 += c::Br) {
             const std::uint64_t rows = overlap({0, mask.Nq}, {i0, i0 + c::Br});
             const Range blocks = mask.key_tiles(i0, c::Br, c::Bc);
@@ -85,7 +82,7 @@ double exponentials(const Problem& problem) { return 2.0 * problem.Hq * count(pr
 
 std::vector<gpu::Traffic> traffic(const Problem& problem) {
     const Counts counts = count(problem);
-    const std::uint64_t Hq = problem.Hq, row = 2 * problem.d, queries = sizes(problem).queries;
+    const std::uint64_t Hq = problem.Hq, row = 2 * problem.d, queries = ladder::total_queries(problem);
     return {{"Q", Hq * counts.Q_rows * row, 0},
             {"K", Hq * counts.K_rows * row, 0},
             {"V", Hq * counts.V_rows * row, 0},

@@ -22,9 +22,7 @@
 // and tiles that no query of 128 sees are neither written nor read.
 #pragma once
 
-#include "common/attention/kernel_problem.h"
-#include "common/attention/softmax.h"
-#include "common/gpu/gpu.h"
+#include "00_naive/softmax_row.cuh"
 
 namespace stage00::c {
 
@@ -37,13 +35,9 @@ constexpr int threads = warps * warp_size;
 constexpr int Br = 128;   // queries of a tile
 constexpr int Bc = 128;   // keys of a tile of `scores`
 constexpr int step = 64;  // inner dimension of a step: columns of Q and K, keys of P and V
-constexpr int chunk = 8;  // elements of 16 bytes
 
 /// Keys of a row of S that `softmax` holds in shared memory: few where they suffice, so that more warps fit on an SM.
 GPU_HOST_DEVICE constexpr int held(int Nk) { return Nk <= 4096 ? 4096 : 16384; }
-
-/// Columns of S and P in memory.
-GPU_HOST_DEVICE int padded(int keys) { return ceil_div(keys, chunk) * chunk; }
 
 template <class T, int d>
 struct SharedScores {
@@ -146,9 +140,7 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-/// One warp a query, in base 2 (softmax.h): m = max_j s_j, l = sum_j 2^(s_j - m), P_ij = 2^(s_j - m) / l with s_j = S_ij log2(e).
-/// Each lane copies every 32nd chunk of the row to shared memory and reads its own chunks alone, so no warp waits for another. A row of
-/// more than `held` keys is fetched in pieces, and again for each of the three.
+/// One warp a query.
 template <class T, int held>
 __global__ void __launch_bounds__(threads)
     softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, Tensor<float> L) {
@@ -159,61 +151,10 @@ __global__ void __launch_bounds__(threads)
     if (i >= sequence.Nq) return;
 
     const Mask mask = problem.mask(sequence);
-    const Range keys = mask.keys(i);
-    const auto S_gmem = S.matrix(b, h, 0, sequence.Nq);
-    const auto P_gmem = P.matrix(b, h, 0, sequence.Nq);
-    // What `output` reads of this row.
-    const Range tiles = mask.key_tiles(i / Br * Br, Br, step);
-    const int begin = tiles.begin * step;
+    const Range tiles = mask.key_tiles(i / Br * Br, Br, step);  // that `output` reads of this row
     const int end = tiles.end * step < padded(sequence.Nk) ? tiles.end * step : padded(sequence.Nk);
-    const bool again = end - begin > held;
-
-    const int warp = warp_id(), mine = lane_id() * chunk;
-    constexpr int stride = warp_size * chunk;
-    const auto end_of = [&](int first) { return end - first < held ? end - first : held; };
-    const auto fetch = [&](int first) {
-        for (int j = mine; j < end_of(first); j += stride)
-            cp_async_cg_16(smem.S.address(warp, j), S_gmem, i, first + j, 16);
-        cp_async_commit_group();
-        cp_async_wait_group<0>();
-        for (int j = mine; j < end_of(first); j += stride) {
-            if (keys.begin <= first + j && first + j + chunk <= keys.end) continue;
-            for (int e = 0; e < chunk; ++e) {
-                if (!keys.contains(first + j + e)) smem.S(warp, j + e) = cvt_rn<T>(-infinity);
-            }
-        }
-    };
-
-    float m = -infinity;
-    for (int first = begin; first < end; first += held) {
-        fetch(first);
-        for (int j = mine; j < end_of(first); j += stride) {
-            const Vector<T, chunk> s = smem.S.load8(warp, j);
-            for (int e = 0; e < chunk; ++e) m = fmaxf(m, mul_rn(to_float(s[e]), log2_e));
-        }
-    }
-    for (int distance = 16; distance > 0; distance /= 2) m = fmaxf(m, shfl_sync_bfly(m, distance));
-
-    float l = 0;
-    for (int first = begin; first < end; first += held) {
-        if (again) fetch(first);
-        for (int j = mine; j < end_of(first); j += stride) {
-            const Vector<T, chunk> s = smem.S.load8(warp, j);
-            for (int e = 0; e < chunk; ++e) l += weight(mul_rn(to_float(s[e]), log2_e), m);
-        }
-    }
-    for (int distance = 16; distance > 0; distance /= 2) l += shfl_sync_bfly(l, distance);
-
-    const float inverse = inverse_sum(l);
-    for (int first = begin; first < end; first += held) {
-        if (again) fetch(first);
-        for (int j = mine; j < end_of(first); j += stride) {
-            const Vector<T, chunk> s = smem.S.load8(warp, j);
-            Vector<float, chunk> p;
-            for (int e = 0; e < chunk; ++e) p[e] = weight(mul_rn(to_float(s[e]), log2_e), m) * inverse;
-            P_gmem.store(i, first + j, cvt_rn<T>(p));
-        }
-    }
+    const auto [m, l] = softmax_row(smem.S, S.matrix(b, h, 0, sequence.Nq), P.matrix(b, h, 0, sequence.Nq), i,
+                                    mask.keys(i), {tiles.begin * step, end});
     if (lane_id() == 0) sequence.queries(L, h)(i) = log_sum_exp(m, l);
 }
 

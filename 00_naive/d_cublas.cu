@@ -1,4 +1,11 @@
-// Registers 00d, and asks cuBLAS for its products.
+// 00d: asks cuBLAS for the two products. For each sequence and key/value head:
+//
+//   1. S = scale * Q K^T   cublasGemmStridedBatchedEx over the query heads of the group; K is the same for all of them
+//   2. P = softmax(S)      as in 00c (d_softmax.cuh), all sequences and heads in one launch
+//   3. O = P V             as 1
+//
+// Without groups a call takes all heads of a sequence, each with its own K and V. cuBLAS is column-major: a row of ours is a column of
+// its. So it is asked for S^T = K Q^T and O^T = V^T P^T, where our rows of K, as it sees them, are transposed.
 #include <cublas_v2.h>
 
 #include "00_naive/d_softmax.cuh"
@@ -59,11 +66,6 @@ void multiply(cublasOperation_t operation_a, std::int64_t m, std::int64_t n, std
           "cannot multiply");
 }
 
-std::optional<std::string> refuses(const Problem& problem) {
-    if (problem.dropout > 0) return "has no dropout";
-    return std::nullopt;
-}
-
 /// Rows of Q and O, or of K and V, over all sequences: (B, H, N, d); packed sequences are one.
 struct Shape {
     int B, H, N, d;
@@ -82,7 +84,7 @@ Shape key_shape(const Problem& problem) {
 /// all that cuBLAS takes.
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
     const std::size_t bytes = attention::bytes(problem.type), row = problem.d * bytes;
-    const std::size_t pairs = sizes(problem).all_queries * d::padded(problem.Nk) * bytes;
+    const std::size_t pairs = ladder::numbered_queries(problem) * padded(problem.Nk) * bytes;
     const std::size_t queries = query_shape(problem).rows() * row, keys = key_shape(problem).rows() * row;
     return {{"S", pairs}, {"P", pairs}, {"Q_copy", queries}, {"K_copy", keys}, {"V_copy", keys}, {"O_copy", queries}};
 }
@@ -118,8 +120,8 @@ constexpr int many = 32768 / sizeof(T);
 
 void launch(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
-        const auto S = workspace<T>(problem, operands.workspaces[0], d::padded(problem.Nk));
-        const auto P = workspace<T>(problem, operands.workspaces[1], d::padded(problem.Nk));
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], padded(problem.Nk));
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], padded(problem.Nk));
         const Shape queries_shape = query_shape(problem), keys_shape = key_shape(problem);
         const auto Q = for_cublas<T>(operands.Q, operands.workspaces[2], queries_shape);
         const auto K = for_cublas<T>(operands.K, operands.workspaces[3], keys_shape);
@@ -155,7 +157,7 @@ void launch(const Problem& problem, Operands& operands) {
                             heads(Q, batch, h, first_query + queries.begin), result, count);
             });
 
-        const std::int64_t rows = sizes(problem).all_queries;
+        const std::int64_t rows = ladder::numbered_queries(problem);
         const auto softmax = [&]<int held>() {
             gpu::launch(
                 {"stage00::d::softmax", ceil_div(rows, d::warps), d::threads, sizeof(d::SharedSoftmax<T, held>)},
@@ -182,7 +184,7 @@ double exponentials(const Problem& problem) {
     double sum = 0;
     for (int b = 0; b < problem.B; ++b) {
         const Range seen = mask_of(problem, b).seen_keys();
-        sum += 2.0 * problem.Hq * problem.queries(b) * (d::padded(seen.end) - seen.begin / d::chunk * d::chunk);
+        sum += 2.0 * problem.Hq * problem.queries(b) * (padded(seen.end) - seen.begin / chunk * chunk);
     }
     return sum;
 }
@@ -198,7 +200,7 @@ void register_cublas(ladder::Registry& registry) {
                   .fast = true,
                   .whole_tiles = true,
                   .kernel_pattern = "stage00::d::",
-                  .refuses = refuses,
+                  .refuses = ladder::refuses_dropout,
                   .workspaces = workspaces,
                   .launch = launch,
                   .exponentials = exponentials,

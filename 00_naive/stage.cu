@@ -13,25 +13,20 @@ using attention::Problem;
 using gpu::Traffic;
 using ladder::Operands;
 
-std::optional<std::string> refuses(const Problem& problem) {
-    if (problem.dropout > 0) return "has no dropout";
-    return std::nullopt;
-}
-
 // ---- a ----
 
 /// S and P: (B, Hq, Nq, Nk) in the storage type.
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
-    const std::size_t bytes = sizes(problem).all_queries * problem.Nk * attention::bytes(problem.type);
+    const std::size_t bytes = ladder::numbered_queries(problem) * problem.Nk * attention::bytes(problem.type);
     return {{"S", bytes}, {"P", bytes}};
 }
 
 void launch_a(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
         const auto kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto S = workspace<T>(problem, operands.workspaces[0], problem.Nk);
-        const auto P = workspace<T>(problem, operands.workspaces[1], problem.Nk);
-        const std::int64_t rows = sizes(problem).all_queries;
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], problem.Nk);
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], problem.Nk);
+        const std::int64_t rows = ladder::numbered_queries(problem);
 
         gpu::launch({"stage00::a::scores", rows * ceil_div(problem.Nk, a::threads), a::threads, 0}, a::scores<T>,
                     kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(), S);
@@ -47,7 +42,7 @@ double exponentials(const Problem& problem) { return 2 * attention::visible_pair
 std::vector<Traffic> traffic_a(const Problem& problem) {
     const std::uint64_t element = attention::bytes(problem.type);
     const std::uint64_t visible = attention::visible_pairs(problem);
-    const auto [queries, pairs, rows] = sizes(problem);
+    const std::uint64_t queries = ladder::total_queries(problem), pairs = ladder::total_pairs(problem);
     return {{"Q", visible * problem.d * element, 0},
             {"K", visible * problem.d * element, 0},
             {"V", visible * problem.d * element, 0},
@@ -62,9 +57,9 @@ std::vector<Traffic> traffic_a(const Problem& problem) {
 void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
         const auto kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto S = workspace<T>(problem, operands.workspaces[0], problem.Nk);
-        const auto P = workspace<T>(problem, operands.workspaces[1], problem.Nk);
-        const std::int64_t rows = sizes(problem).all_queries;
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], problem.Nk);
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], problem.Nk);
+        const std::int64_t rows = ladder::numbered_queries(problem);
         const std::int64_t q_tiles = std::int64_t(problem.B) * problem.Hq * ceil_div(problem.Nq, b::tile);
 
         gpu::launch({"stage00::b::scores", q_tiles * ceil_div(problem.Nk, b::tile), b::threads, sizeof(b::Shared<T>)},
@@ -80,16 +75,15 @@ void launch_b(const Problem& problem, Operands& operands) {
 std::vector<Traffic> traffic_b(const Problem& problem) {
     const std::uint64_t element = attention::bytes(problem.type), d = problem.d;
     const std::uint64_t visible = attention::visible_pairs(problem);
-    const auto [queries, pairs, all_queries] = sizes(problem);
+    const std::uint64_t queries = ladder::total_queries(problem), pairs = ladder::total_pairs(problem);
     std::uint64_t rows = 0, keys = 0, in_tiles = 0;  // of the visited tiles
     for (int b = 0; b < problem.B; ++b) {
-        const int Nq = problem.queries(b), Nk = problem.keys(b);
-        const attention::Mask mask = {Nq, Nk, problem.window_left, problem.window_right};
-        for (int i0 = 0; i0 < Nq; i0 += b::tile) {
+        const attention::Mask mask = attention::mask_of(problem, b);
+        for (int i0 = 0; i0 < mask.Nq; i0 += b::tile) {
             const attention::Range tiles = mask.key_tiles(i0, b::tile, b::tile);
             if (tiles.empty()) continue;
-            const std::uint64_t i = std::min(b::tile, Nq - i0);
-            const std::uint64_t j = std::min(tiles.end * b::tile, Nk) - tiles.begin * b::tile;
+            const std::uint64_t i = std::min(b::tile, mask.Nq - i0);
+            const std::uint64_t j = std::min(tiles.end * b::tile, mask.Nk) - tiles.begin * b::tile;
             rows += problem.Hq * i * (tiles.end - tiles.begin);
             keys += problem.Hq * j;
             in_tiles += problem.Hq * i * j;
@@ -108,7 +102,7 @@ std::vector<Traffic> traffic_b(const Problem& problem) {
 
 /// S, P, dS in the storage type, dP in fp32: (B, Hq, Nq, Nk); D: (B, Hq, Nq).
 std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
-    const std::size_t rows = sizes(problem).all_queries, pairs = rows * problem.Nk;
+    const std::size_t rows = ladder::numbered_queries(problem), pairs = rows * problem.Nk;
     const std::size_t stored = pairs * attention::bytes(problem.type);
     return {{"S", stored}, {"P", stored}, {"dP", pairs * 4}, {"dS", stored}, {"D", rows * 4}};
 }
@@ -119,14 +113,14 @@ void launch_backward(const Problem& problem, Operands& operands) {
         const auto kernel_problem = ladder::kernel_problem(problem, operands);
         const auto Q = operands.Q.as<const T>(), K = operands.K.as<const T>(), V = operands.V.as<const T>();
         const auto O = operands.O.as<const T>(), dO = operands.dO.as<const T>();
-        const auto S = workspace<T>(problem, operands.workspaces[0], problem.Nk);
-        const auto P = workspace<T>(problem, operands.workspaces[1], problem.Nk);
-        const auto dP = workspace<float>(problem, operands.workspaces[2], problem.Nk);
-        const auto dS = workspace<T>(problem, operands.workspaces[3], problem.Nk);
-        const auto D = workspace<float>(problem, operands.workspaces[4], 1);
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], problem.Nk);
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], problem.Nk);
+        const auto dP = ladder::query_matrix<float>(problem, operands.workspaces[2], problem.Nk);
+        const auto dS = ladder::query_matrix<T>(problem, operands.workspaces[3], problem.Nk);
+        const auto D = ladder::query_matrix<float>(problem, operands.workspaces[4], 1);
 
-        const std::int64_t queries = sizes(problem).all_queries, columns = ceil_div(problem.d, k::threads);
-        const std::int64_t keys = std::int64_t(problem.B) * problem.Hkv * problem.Nk;
+        const std::int64_t queries = ladder::numbered_queries(problem), columns = ceil_div(problem.d, k::threads);
+        const std::int64_t keys = ladder::numbered_keys(problem);
         const std::int64_t pairs = queries * ceil_div(problem.Nk, k::threads);
         gpu::launch({"stage00::backward::products", pairs, k::threads, 0}, k::products<T, T>, kernel_problem, Q, K,
                     problem.scale, -gpu::infinity, S);
@@ -150,9 +144,8 @@ void launch_backward(const Problem& problem, Operands& operands) {
 std::vector<Traffic> traffic_backward(const Problem& problem) {
     const std::uint64_t element = attention::bytes(problem.type), d = problem.d;
     const std::uint64_t visible = attention::visible_pairs(problem);
-    const auto [queries, pairs, rows] = sizes(problem);
-    std::uint64_t keys = 0;
-    for (int b = 0; b < problem.B; ++b) keys += std::uint64_t(problem.Hkv) * problem.keys(b);
+    const std::uint64_t queries = ladder::total_queries(problem), keys = ladder::total_keys(problem);
+    const std::uint64_t pairs = ladder::total_pairs(problem);
     return {{"Q", 2 * visible * d * element, 0},
             {"K", 2 * visible * d * element, 0},
             {"V", visible * d * element, 0},
@@ -177,7 +170,7 @@ void register_stage(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .stores = ladder::Stores::scores,
                   .kernel_pattern = "stage00::a::",
-                  .refuses = refuses,
+                  .refuses = ladder::refuses_dropout,
                   .workspaces = workspaces,
                   .launch = launch_a,
                   .exponentials = exponentials,
@@ -188,7 +181,7 @@ void register_stage(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .stores = ladder::Stores::scores,
                   .kernel_pattern = "stage00::b::",
-                  .refuses = refuses,
+                  .refuses = ladder::refuses_dropout,
                   .workspaces = workspaces,
                   .launch = launch_b,
                   .exponentials = exponentials,
@@ -197,11 +190,11 @@ void register_stage(ladder::Registry& registry) {
     register_cublas(registry);
     registry.add({.stage = "00",
                   .letter = "a",
-                  .name = "stored",
+                  .name = "three_kernels",
                   .pass = ladder::Pass::backward,
                   .stores = ladder::Stores::scores,
                   .kernel_pattern = "stage00::backward::",
-                  .refuses = refuses,
+                  .refuses = ladder::refuses_dropout,
                   .workspaces = workspaces_backward,
                   .launch = launch_backward,
                   .exponentials = exponentials,

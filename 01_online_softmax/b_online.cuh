@@ -1,17 +1,17 @@
 // 01b  online: maximum and sum of a row in one pass over stored scores.
 //
 //   scores   S = scale * Q K^T   one thread for each element of S
-//   softmax  P = softmax(S)      one CTA of 4 warps for each row; also L
+//   softmax  P = softmax(S)      one warp for each row; also L
 //   output   O = P V             one thread for each element of O
 //
 // A running state (m, l) holds the maximum of the scores seen and the sum of their weights relative to it. A greater score only
 // rescales what was summed, by the merge rule (common/attention/merge.h), so S is read twice where 01a reads it three times:
-//   1. each thread merges its scores, each the state (s, 1), into its own (m, l); then lanes merge by shuffles, warps through shared
-//      memory
+//   1. each lane merges its scores, each the state (s, 1), into its own (m, l); then lanes merge theirs by shuffles
 //   2. P_ij = exp(s_j - m) / l
 //
-// Everything else is 01a. S and P are whole matrices in global memory; S is written once and read twice. The price is arithmetic:
-// two factors for each score instead of one weight, so 3 Nq Nk exponentials, and 9 merges of 128 threads for each row.
+// The products are 01a's; one warp a row leaves no merging to shared memory and barriers. S and P are whole matrices in global
+// memory; S is written once and read twice. The price is arithmetic: two factors for each score instead of one weight, so 3 Nq Nk
+// exponentials, and 5 merges of 32 lanes for each row.
 //
 // Hidden keys: S = -inf and P = 0 are stored so that S and P are whole matrices, and nobody reads them.
 #pragma once
@@ -28,10 +28,6 @@ using namespace gpu;
 
 constexpr int threads = 128;
 constexpr int warps = threads / warp_size;
-
-struct Shared {
-    SharedArray<float, warps> m, l;  // of each warp's keys
-};
 
 /// S: (B, Hq, Nq, Nk), also for packed sequences, which use a corner of it. CTA: one block of `threads` keys of one query.
 template <class T>
@@ -53,11 +49,11 @@ __global__ void scores(KernelProblem problem, Tensor<const T> Q, Tensor<const T>
     S.matrix(b, h, 0, sequence.Nq)(i, j) = cvt_rn<T>(s);
 }
 
-/// CTA: one row, in base 2 (softmax.h). A thread takes every 128th key.
+/// One warp a row, in base 2 (softmax.h). A lane takes every 32nd key.
 template <class T>
 __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, Tensor<float> L) {
-    auto& smem = shared_memory<Shared>();
-    const auto [b, h, i] = problem.query(blockIdx.x);
+    const auto [b, h, i] = problem.query(std::int64_t(blockIdx.x) * warps + warp_id());
+    if (b >= problem.B) return;
     const Sequence sequence = problem.sequence(b);
     if (i >= sequence.Nq) return;
 
@@ -67,7 +63,7 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
 
     // 1. m and l
     State<float> state;
-    for (int j = keys.begin + threadIdx.x; j < keys.end; j += threads) {
+    for (int j = keys.begin + lane_id(); j < keys.end; j += warp_size) {
         const State<float> score = {mul_rn(to_float(S_gmem(i, j)), log2_e), 1.0f};
         state = merge(state, score, Base2{}).state;
     }
@@ -75,24 +71,14 @@ __global__ void softmax(KernelProblem problem, Tensor<const T> S, Tensor<T> P, T
         const State<float> other = {shfl_sync_bfly(state.m, distance), shfl_sync_bfly(state.l, distance)};
         state = merge(state, other, Base2{}).state;
     }
-    if (lane_id() == 0) {
-        smem.m(warp_id()) = state.m;
-        smem.l(warp_id()) = state.l;
-    }
-    bar_sync();
-    state = {};
-    for (int w = 0; w < warps; ++w) {
-        const State<float> of_warp = {smem.m(w), smem.l(w)};
-        state = merge(state, of_warp, Base2{}).state;
-    }
     const auto [m, l] = state;
 
     // 2. P
-    for (int j = threadIdx.x; j < sequence.Nk; j += threads) {
+    for (int j = lane_id(); j < sequence.Nk; j += warp_size) {
         const bool visible = keys.contains(j);
         P_gmem(i, j) = cvt_rn<T>(visible ? weight(mul_rn(to_float(S_gmem(i, j)), log2_e), m) * inverse_sum(l) : 0.0f);
     }
-    if (threadIdx.x == 0) sequence.queries(L, h)(i) = log_sum_exp(m, l);
+    if (lane_id() == 0) sequence.queries(L, h)(i) = log_sum_exp(m, l);
 }
 
 /// CTA: `threads` columns of one row of O.

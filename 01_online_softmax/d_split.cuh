@@ -140,11 +140,9 @@ __global__ void merge(KernelProblem problem, Tensor<const float> m_partial, Tens
     }
 
 #pragma unroll
-    for (int level = 1; level <= 3; ++level) {
-        const int distance = max_segments >> level;
-#pragma unroll
-        for (int s = 0; s < max_segments / 2; ++s) {
-            if (s >= distance) continue;
+    for (int distance = max_segments / 2; distance > 0; distance /= 2) {
+#pragma unroll max_segments / 2  // said in numbers: left alone, nvcc keeps u of d = 128 in local memory
+        for (int s = 0; s < distance; ++s) {
             const auto both = attention::merge(state[s], state[s + distance], Base2{});
             state[s] = both.state;
 #pragma unroll

@@ -4,7 +4,7 @@
 #include "01_online_softmax/backward_c.cuh"
 #include "01_online_softmax/c_fused.cuh"
 #include "01_online_softmax/d_split.cuh"
-#include "common/ladder/registry.h"
+#include "common/ladder/closed_forms.h"
 
 namespace stage01 {
 namespace {
@@ -14,22 +14,12 @@ using attention::KernelProblem;
 using attention::Mask;
 using attention::Problem;
 using attention::Range;
-using gpu::Tensor;
+using ladder::numbered_queries;
 using ladder::Operands;
+using ladder::scratch;
+using ladder::total_queries;
 
 // ---- what the closed forms are made of ----
-
-/// Queries of all sequences and heads, keys of all sequences and key/value heads.
-std::int64_t total_queries(const Problem& problem) {
-    std::int64_t queries = 0;
-    for (int b = 0; b < problem.B; ++b) queries += problem.queries(b);
-    return queries * problem.Hq;
-}
-std::int64_t total_keys(const Problem& problem) {
-    std::int64_t keys = 0;
-    for (int b = 0; b < problem.B; ++b) keys += problem.keys(b);
-    return keys * problem.Hkv;
-}
 
 std::uint64_t row_bytes(const Problem& problem) { return std::uint64_t(problem.d) * attention::bytes(problem.type); }
 
@@ -49,35 +39,22 @@ std::uint64_t key_blocks(Range keys) { return keys.empty() ? 0 : ceil_div(keys.e
 
 // ---- a and b: S and P in memory ----
 
-std::optional<std::string> refuses_a(const Problem& problem) {
-    if (problem.dropout > 0) return "has no dropout";
-    return std::nullopt;
-}
-
 /// S and P: (B, Hq, Nq, Nk) in the storage type.
 std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
-    const std::size_t bytes =
-        std::size_t(problem.B) * problem.Hq * problem.Nq * problem.Nk * attention::bytes(problem.type);
+    const std::size_t bytes = numbered_queries(problem) * problem.Nk * attention::bytes(problem.type);
     return {{"S", bytes}, {"P", bytes}};
 }
-
-template <class T>
-Tensor<T> scores(const Problem& problem, const gpu::Buffer& buffer) {
-    const std::int64_t head = std::int64_t(problem.Nq) * problem.Nk;
-    return buffer.tensor<T>(problem.Hq * head, head, problem.Nk, problem.Nk);
-}
-
-std::int64_t rows(const Problem& problem) { return std::int64_t(problem.B) * problem.Hq * problem.Nq; }
 
 void launch_a(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto S = scores<T>(problem, operands.workspaces[0]), P = scores<T>(problem, operands.workspaces[1]);
-        gpu::launch({"stage01::a::scores", rows(problem) * ceil_div(problem.Nk, a::threads), a::threads, 0},
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], problem.Nk);
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], problem.Nk);
+        gpu::launch({"stage01::a::scores", numbered_queries(problem) * ceil_div(problem.Nk, a::threads), a::threads, 0},
                     a::scores<T>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(), S);
-        gpu::launch({"stage01::a::softmax", rows(problem), a::threads, sizeof(a::Shared)}, a::softmax<T>,
+        gpu::launch({"stage01::a::softmax", numbered_queries(problem), a::threads, sizeof(a::Shared)}, a::softmax<T>,
                     kernel_problem, gpu::read_only(S), P, operands.L.as<float>());
-        gpu::launch({"stage01::a::output", rows(problem) * ceil_div(problem.d, a::threads), a::threads, 0},
+        gpu::launch({"stage01::a::output", numbered_queries(problem) * ceil_div(problem.d, a::threads), a::threads, 0},
                     a::output<T>, kernel_problem, gpu::read_only(P), operands.V.as<const T>(), operands.O.as<T>());
     });
 }
@@ -85,12 +62,13 @@ void launch_a(const Problem& problem, Operands& operands) {
 void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_type(problem.type, [&]<class T>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto S = scores<T>(problem, operands.workspaces[0]), P = scores<T>(problem, operands.workspaces[1]);
-        gpu::launch({"stage01::b::scores", rows(problem) * ceil_div(problem.Nk, b::threads), b::threads, 0},
+        const auto S = ladder::query_matrix<T>(problem, operands.workspaces[0], problem.Nk);
+        const auto P = ladder::query_matrix<T>(problem, operands.workspaces[1], problem.Nk);
+        gpu::launch({"stage01::b::scores", numbered_queries(problem) * ceil_div(problem.Nk, b::threads), b::threads, 0},
                     b::scores<T>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(), S);
-        gpu::launch({"stage01::b::softmax", rows(problem), b::threads, sizeof(b::Shared)}, b::softmax<T>,
-                    kernel_problem, gpu::read_only(S), P, operands.L.as<float>());
-        gpu::launch({"stage01::b::output", rows(problem) * ceil_div(problem.d, b::threads), b::threads, 0},
+        gpu::launch({"stage01::b::softmax", ceil_div(numbered_queries(problem), b::warps), b::threads, 0},
+                    b::softmax<T>, kernel_problem, gpu::read_only(S), P, operands.L.as<float>());
+        gpu::launch({"stage01::b::output", numbered_queries(problem) * ceil_div(problem.d, b::threads), b::threads, 0},
                     b::output<T>, kernel_problem, gpu::read_only(P), operands.V.as<const T>(), operands.O.as<T>());
     });
 }
@@ -98,17 +76,15 @@ void launch_b(const Problem& problem, Operands& operands) {
 /// The weight of each score in the sum and in P.
 double exponentials_a(const Problem& problem) { return 2 * attention::visible_pairs(problem); }
 
-/// Two factors for each score in the running state, its weight in P, and two for each of a thread's merges: 5 with other lanes, 4
-/// with the warps' states.
+/// Two factors for each score in the running state, its weight in P, and two for each of a lane's 5 merges with others.
 double exponentials_b(const Problem& problem) {
-    return 3 * attention::visible_pairs(problem) + 2.0 * (5 + b::warps) * b::threads * total_queries(problem);
+    return 3 * attention::visible_pairs(problem) + 2.0 * 5 * gpu::warp_size * total_queries(problem);
 }
 
 std::vector<gpu::Traffic> traffic_in_passes(const Problem& problem, int passes) {
     const std::uint64_t element = attention::bytes(problem.type), row = row_bytes(problem);
     const std::uint64_t visible = attention::visible_pairs(problem), queries = total_queries(problem);
-    std::uint64_t pairs = 0;
-    for (int b = 0; b < problem.B; ++b) pairs += std::uint64_t(problem.Hq) * problem.queries(b) * problem.keys(b);
+    const std::uint64_t pairs = ladder::total_pairs(problem);
     return {{"Q", visible * row, 0},
             {"K", visible * row, 0},
             {"V", visible * row, 0},
@@ -127,8 +103,7 @@ std::optional<std::string> refuses_c(const Problem& problem) {
         return "keeps a row of u in one warp's registers and takes d up to " + std::to_string(c::max_d) + ", not " +
                std::to_string(problem.d);
     }
-    if (problem.dropout > 0) return "has no dropout";
-    return std::nullopt;
+    return ladder::refuses_dropout(problem);
 }
 
 /// Calls f<T, lane_columns>() with the storage type and the columns of a row that a lane holds.
@@ -144,9 +119,10 @@ void with_type_and_lane_columns(const Problem& problem, F&& f) {
 
 void launch_c(const Problem& problem, Operands& operands) {
     with_type_and_lane_columns(problem, [&]<class T, int lane_columns>() {
-        gpu::launch({"stage01::c::forward", ceil_div(rows(problem), c::warps), c::threads, sizeof(c::Shared)},
-                    c::forward<T, lane_columns>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
-                    operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
+        gpu::launch(
+            {"stage01::c::forward", ceil_div(numbered_queries(problem), c::warps), c::threads, sizeof(c::Shared)},
+            c::forward<T, lane_columns>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
+            operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
     });
 }
 
@@ -165,13 +141,6 @@ std::vector<gpu::Traffic> traffic_c(const Problem& problem) {
 
 // ---- c backward ----
 
-/// Scratch of `columns` fp32 values a query: (B, Hq, Nq, columns), or (total, Hq, columns) if packed.
-Tensor<float> scratch(const Problem& problem, const gpu::Buffer& buffer, int columns) {
-    if (problem.packed()) return buffer.tensor<float>(0, columns, std::int64_t(problem.Hq) * columns, columns);
-    const std::int64_t head = std::int64_t(problem.Nq) * columns;
-    return buffer.tensor<float>(problem.Hq * head, head, columns, columns);
-}
-
 std::vector<ladder::Workspace> workspaces_backward(const Problem& problem) {
     return {{"D", total_queries(problem) * sizeof(float)}};
 }
@@ -181,12 +150,12 @@ void launch_backward(const Problem& problem, Operands& operands) {
     with_type_and_lane_columns(problem, [&]<class T, int lane_columns>() {
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto D = scratch(problem, operands.workspaces[0], 1);
-        const std::int64_t keys = std::int64_t(problem.B) * problem.Hkv * problem.Nk;
-        gpu::launch(
-            {"stage01::c_backward::query_gradient", ceil_div(rows(problem), c::warps), c::threads, sizeof(c::Shared)},
-            c::query_gradient<T, lane_columns>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
-            operands.V.as<const T>(), operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
-            D, operands.dQ.as<T>());
+        const std::int64_t keys = ladder::numbered_keys(problem);
+        gpu::launch({"stage01::c_backward::query_gradient", ceil_div(numbered_queries(problem), c::warps), c::threads,
+                     sizeof(c::Shared)},
+                    c::query_gradient<T, lane_columns>, kernel_problem, operands.Q.as<const T>(),
+                    operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<const T>(),
+                    operands.dO.as<const T>(), operands.L.as<const float>(), D, operands.dQ.as<T>());
         gpu::launch({"stage01::c_backward::key_gradients", ceil_div(keys, c::warps), c::threads, sizeof(c::Shared)},
                     c::key_gradients<T, lane_columns>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
@@ -198,7 +167,7 @@ void launch_backward(const Problem& problem, Operands& operands) {
 double exponentials_backward(const Problem& problem) { return 2 * attention::visible_pairs(problem); }
 
 std::vector<gpu::Traffic> traffic_backward(const Problem& problem) {
-    const std::uint64_t row = row_bytes(problem), queries = total_queries(problem), keys = total_keys(problem);
+    const std::uint64_t row = row_bytes(problem), queries = total_queries(problem), keys = ladder::total_keys(problem);
     const std::uint64_t visible = attention::visible_pairs(problem);
     return {{"Q", (queries + 2 * visible) * row, 0},
             {"K", (keys + 2 * visible) * row, 0},
@@ -226,13 +195,13 @@ void launch_d(const Problem& problem, Operands& operands) {
         const auto m = scratch(problem, operands.workspaces[0], segments);
         const auto l = scratch(problem, operands.workspaces[1], segments);
         const auto u = scratch(problem, operands.workspaces[2], segments * problem.d);
-        gpu::launch(
-            {"stage01::d::partial", ceil_div(rows(problem) * segments, d::warps), d::threads, sizeof(d::Shared)},
-            d::partial<T, lane_columns>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
-            operands.V.as<const T>(), m, l, u);
-        gpu::launch({"stage01::d::merge", ceil_div(rows(problem), d::warps), d::threads, 0}, d::merge<T, lane_columns>,
-                    kernel_problem, gpu::read_only(m), gpu::read_only(l), gpu::read_only(u), operands.O.as<T>(),
-                    operands.L.as<float>());
+        gpu::launch({"stage01::d::partial", ceil_div(numbered_queries(problem) * segments, d::warps), d::threads,
+                     sizeof(d::Shared)},
+                    d::partial<T, lane_columns>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
+                    operands.V.as<const T>(), m, l, u);
+        gpu::launch({"stage01::d::merge", ceil_div(numbered_queries(problem), d::warps), d::threads, 0},
+                    d::merge<T, lane_columns>, kernel_problem, gpu::read_only(m), gpu::read_only(l), gpu::read_only(u),
+                    operands.O.as<T>(), operands.L.as<float>());
     });
 }
 
@@ -277,7 +246,7 @@ void register_stage(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .stores = ladder::Stores::scores,
                   .kernel_pattern = "stage01::a::",
-                  .refuses = refuses_a,
+                  .refuses = ladder::refuses_dropout,
                   .workspaces = workspaces_a,
                   .launch = launch_a,
                   .exponentials = exponentials_a,
@@ -288,7 +257,7 @@ void register_stage(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .stores = ladder::Stores::scores,
                   .kernel_pattern = "stage01::b::",
-                  .refuses = refuses_a,
+                  .refuses = ladder::refuses_dropout,
                   .workspaces = workspaces_a,
                   .launch = launch_b,
                   .exponentials = exponentials_b,

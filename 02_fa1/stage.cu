@@ -6,7 +6,7 @@
 #include "02_fa1/backward_a.cuh"
 #include "02_fa1/backward_b.cuh"
 #include "02_fa1/key_tiles.h"
-#include "common/ladder/registry.h"
+#include "common/ladder/closed_forms.h"
 
 namespace stage02 {
 namespace {
@@ -17,30 +17,13 @@ using attention::Problem;
 using attention::Range;
 using gpu::Traffic;
 using ladder::Operands;
+using ladder::overlap;
+using ladder::scratch;
+using ladder::total_queries;
 
 std::optional<std::string> refuses_a(const Problem& problem) {
     if (problem.d > 256) return "takes d up to 256, not " + std::to_string(problem.d);
     return std::nullopt;
-}
-
-std::optional<std::string> refuses_b(const Problem& problem) {
-    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
-    if (problem.d != 64 && problem.d != 128) return "takes d = 64 or 128, not " + std::to_string(problem.d);
-    return std::nullopt;
-}
-
-/// Queries of all sequences and heads: one value each in L, m, l, D.
-std::int64_t total_queries(const Problem& problem) {
-    std::int64_t queries = 0;
-    for (int b = 0; b < problem.B; ++b) queries += problem.queries(b);
-    return queries * problem.Hq;
-}
-
-/// Scratch of `columns` fp32 values a query: (B, Hq, Nq, columns), or (total, Hq, columns) if packed.
-gpu::Tensor<float> scratch(const Problem& problem, const gpu::Buffer& buffer, int columns) {
-    if (problem.packed()) return buffer.tensor<float>(0, columns, std::int64_t(problem.Hq) * columns, columns);
-    const std::int64_t head = std::int64_t(problem.Nq) * columns;
-    return buffer.tensor<float>(problem.Hq * head, head, columns, columns);
 }
 
 // ---- forward ----
@@ -82,7 +65,7 @@ void launch_b(const Problem& problem, Operands& operands) {
     });
 }
 
-/// What the tile loops of one sequence and head do, counted from the mask alone.
+/// What the tile loops do, counted from the mask alone.
 struct TileCounts {
     std::int64_t tiles = 0;       // (query tile, key tile) pairs visited
     std::int64_t query_rows = 0;  // queries copied, over all visits: those that see some key
@@ -91,37 +74,23 @@ struct TileCounts {
     std::int64_t carried = 0;  // queries whose state is written to scratch and read back, over all visits but the last
 };
 
-TileCounts count_tiles(const Mask& mask, int Br, int Bc) {
-    const auto overlap = [](Range a, Range b) {
-        return std::max(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
-    };
-    TileCounts counts;
-    for (int i0 = 0; i0 < mask.Nq; i0 += Br) {
-        const Range kv_tiles = mask.key_tiles(i0, Br, Bc);
-        if (kv_tiles.empty()) continue;
-        const int visits = kv_tiles.end - kv_tiles.begin;
-        counts.tiles += visits;
-        counts.visits += std::int64_t(visits) * overlap({0, mask.Nq}, {i0, i0 + Br});
-        counts.query_rows += std::int64_t(visits) * overlap(mask.seeing_queries(), {i0, i0 + Br});
-        counts.carried += std::int64_t(visits - 1) * overlap({0, mask.Nq}, {i0, i0 + Br});
-    }
-    for (int j0 = 0; j0 < mask.Nk; j0 += Bc) {
-        if (!mask.query_tiles(j0, Bc, Br).empty()) counts.key_rows += overlap(mask.seen_keys(), {j0, j0 + Bc});
-    }
-    return counts;
-}
-
 /// Sums over the sequences, for one head each.
 TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
     TileCounts sum;
     for (int b = 0; b < problem.B; ++b) {
         const Mask mask = attention::mask_of(problem, b);
-        const TileCounts counts = count_tiles(mask, Br, Bc);
-        sum.tiles += counts.tiles;
-        sum.query_rows += counts.query_rows;
-        sum.visits += counts.visits;
-        sum.key_rows += counts.key_rows;
-        sum.carried += counts.carried;
+        for (int i0 = 0; i0 < mask.Nq; i0 += Br) {
+            const Range kv_tiles = mask.key_tiles(i0, Br, Bc), q_tile = {i0, i0 + Br};
+            if (kv_tiles.empty()) continue;
+            const std::int64_t visits = kv_tiles.end - kv_tiles.begin;
+            sum.tiles += visits;
+            sum.visits += visits * overlap({0, mask.Nq}, q_tile);
+            sum.query_rows += visits * overlap(mask.seeing_queries(), q_tile);
+            sum.carried += (visits - 1) * overlap({0, mask.Nq}, q_tile);
+        }
+        for (int j0 = 0; j0 < mask.Nk; j0 += Bc) {
+            if (!mask.query_tiles(j0, Bc, Br).empty()) sum.key_rows += overlap(mask.seen_keys(), {j0, j0 + Bc});
+        }
     }
     return sum;
 }
@@ -179,7 +148,7 @@ void launch_backward_a(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
     const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
     const auto D = scratch(problem, operands.workspaces[1], 1);
-    const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
+    const std::int64_t queries = ladder::numbered_queries(problem);
     gpu::launch(
         {"stage02::a_backward::row_dots", attention::ceil_div(queries, a::dot_warps), a::dot_warps * gpu::warp_size, 0},
         a::row_dots<T>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), D);
@@ -207,7 +176,7 @@ void launch_kernels_of_backward_b(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
     const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
     const auto L_log2 = scratch(problem, operands.workspaces[1], 1), D = scratch(problem, operands.workspaces[2], 1);
-    const std::int64_t queries = std::int64_t(problem.B) * problem.Hq * problem.Nq;
+    const std::int64_t queries = ladder::numbered_queries(problem);
     gpu::launch({"stage02::b_backward::row_statistics", attention::ceil_div(queries, b::warps), b::threads, 0},
                 b::row_statistics<T, d>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
                 operands.L.as<const float>(), L_log2, D);
@@ -246,8 +215,7 @@ std::vector<Traffic> traffic_backward(const Problem& problem, const TileCounts& 
     const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d,
                         old = 4 * problem.d;
     const std::uint64_t queries = total_queries(problem), seeing = seeing_queries(problem);
-    std::uint64_t keys = 0;
-    for (int b = 0; b < problem.B; ++b) keys += Hkv * problem.keys(b);
+    const std::uint64_t keys = ladder::total_keys(problem);
     return {{"Q", Hq * counts.query_rows * row, 0},
             {"K", Hkv * counts.key_rows * row, 0},
             {"V", Hkv * counts.key_rows * row, 0},
@@ -330,7 +298,7 @@ void register_stage(ladder::Registry& registry) {
                   .whole_tiles = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b::",
-                  .refuses = refuses_b,
+                  .refuses = ladder::refuses_on_tensor_cores,
                   .workspaces = workspaces_forward,
                   .launch = launch_b,
                   .exponentials = exponentials_b,
@@ -343,7 +311,7 @@ void register_stage(ladder::Registry& registry) {
                   .whole_tiles = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b_backward::",
-                  .refuses = refuses_b,
+                  .refuses = ladder::refuses_on_tensor_cores,
                   .workspaces = workspaces_backward_b,
                   .launch = launch_backward_b,
                   .exponentials = exponentials_backward_b,

@@ -75,11 +75,13 @@ struct Mask {
     }
 };
 
-/// The mask of sequence b. A window wider than all queries and keys is no bound, so it is cut to that.
+/// One side of the problem's window as Mask takes it: a bound wider than all queries and keys is none, so it is cut to that.
+inline int window_side(const Problem& problem, int bound) { return std::min(bound, problem.Nq + problem.Nk); }
+
+/// The mask of sequence b.
 inline Mask mask_of(const Problem& problem, int b) {
-    const int widest = problem.Nq + problem.Nk;
-    return {problem.queries(b), problem.keys(b), std::min(problem.window_left, widest),
-            std::min(problem.window_right, widest)};
+    return {problem.queries(b), problem.keys(b), window_side(problem, problem.window_left),
+            window_side(problem, problem.window_right)};
 }
 
 /// One sequence of the batch: where its rows lie in the operands and how many there are.

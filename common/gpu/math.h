@@ -1,4 +1,4 @@
-// Arithmetic that has a hardware unit of its own, so that it is counted.
+// Arithmetic whose rounding or count matters, written as one instruction each.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,5 @@
 #include "common/ladder/registry.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace ladder {
@@ -23,9 +22,8 @@ attention::KernelProblem kernel_problem(const attention::Problem& problem, const
     result.Nq = problem.Nq;
     result.Nk = problem.Nk;
     result.d = problem.d;
-    // A window wider than all queries and keys is no bound; kernels count on 32 bits.
-    result.window_left = std::min(problem.window_left, problem.Nq + problem.Nk);
-    result.window_right = std::min(problem.window_right, problem.Nq + problem.Nk);
+    result.window_left = attention::window_side(problem, problem.window_left);
+    result.window_right = attention::window_side(problem, problem.window_right);
     result.scale = problem.scale;
     result.cu_q = operands.cu_q;
     result.cu_k = operands.cu_k;
