@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Deletes, one at a time, each call in a rung's source that orders something, and looks who notices.
 
-A barrier, a wait or a commit that can go without a detector's report is either not needed or not tested. For each one
-a copy of the file without it is compiled in the build's own way, through the .cu files that include it, linked with the
-driver beside this file and run under the standard schedules until one notices. A wait for all but N groups is also
-weakened to N + 1. What neither a wrong value nor a report of the emulator gives away is run under ThreadSanitizer, if
-that preset is built. Files that this build does not compile are listed as such.
+A barrier, a wait or a commit that can go without a detector's report is either not needed or not tested. Of each file a
+copy in which every such call can be switched off is compiled in the build's own way, through the .cu files that include
+it, and linked with the driver beside this file. With each call off in turn it is run under the standard schedules until
+one notices. A wait for all but N groups is also weakened to N + 1. What neither a wrong value nor a report of the
+emulator gives away is run under ThreadSanitizer, if that preset is built. Files that this build does not compile are
+listed as such.
 
 Exit 0 if every deletion is noticed and the intact kernels give no report, else 1.
 """
@@ -27,18 +28,21 @@ ORDERING = ["bar_sync", "barrier_sync", "barrier_arrive", "bar_warp_sync", "cp_a
             "cp_async_wait_group"]
 
 TIMEOUT = 300  # seconds of one run of the driver
+CHOICE = """#include <cstdlib>
+inline const int chosen_change = std::getenv("CHANGE") ? std::atoi(std::getenv("CHANGE")) : -1;
+#line 1
+"""
 NOT_COMPILED = ("not compiled here", "", "")
 
 
 class Mutant:
-    """One change of one call of a kernel file, and the source with it."""
+    """One change of one call of a kernel file."""
 
-    def __init__(self, file, source, which, change):
-        self.file = file
-        self.source = source
+    def __init__(self, file, begin, end, replacement, which, change):
+        self.file, self.begin, self.end = file, begin, end
+        self.replacement = replacement  # an expression
         self.which = which  # "2nd `bar_sync()`"
         self.change = change  # "deleted"
-        self.id = re.sub(r"\W+", "_", f"{file.parent.name[:2]} {file.stem} {which} {change}")
 
     def __str__(self):
         return f"{self.file.relative_to(ROOT)}: {self.which} {self.change}"
@@ -77,13 +81,23 @@ def mutants(file):
         words = " ".join(text[call.start() : end].split())
         seen[words] += 1
         which = f"{ordinal(seen[words])} `{words}`"
-        found.append(Mutant(file, text[: call.start()] + text[end:], which, "deleted"))
+        found.append(Mutant(file, call.start(), end, "void()", which, "deleted"))
         if call[1] == "cp_async_wait_group":
             groups = call[2].strip("<> ")
             weaker = f"<{int(groups) + 1 if groups.isdigit() else groups + ' + 1'}>"
-            source = text[: call.start(2)] + weaker + text[call.end(2) :]
-            found.append(Mutant(file, source, which, f"weakened to `{weaker}`"))
+            replacement = text[call.start() : call.start(2)] + weaker + text[call.end(2) : end]
+            found.append(Mutant(file, call.start(), end, replacement, which, f"weakened to `{weaker}`"))
     return found
+
+
+def switched(text, changes):
+    """The source in which the environment variable CHANGE = n makes the n-th of the changes."""
+    calls = {}
+    for n, change in enumerate(changes):
+        calls.setdefault((change.begin, change.end), []).append(f"chosen_change == {n} ? {change.replacement} : ")
+    for (begin, end), choices in sorted(calls.items(), reverse=True):
+        text = f"{text[:begin]}({''.join(choices)}{text[begin:end]}){text[end:]}"
+    return CHOICE + text
 
 
 def kernel_namespace(text):
@@ -113,14 +127,14 @@ class Build:
         return [path for path in sorted(file.parent.glob("*.cu"))
                 if str(path) in self.commands and file in included(path)]
 
-    def compile_and_run(self, mutant, *arguments):
-        """Returns the finished driver, or raises CalledProcessError if the copy does not compile."""
-        folder = self.folder / "deletions" / mutant.id
-        copy = folder / mutant.file.relative_to(ROOT)
+    def compile(self, file):
+        """Returns the driver with all changes of a kernel file to choose from."""
+        folder = self.folder / "deletions" / f"{file.parent.name}_{file.stem}"
+        copy = folder / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(mutant.source)
+        copy.write_text(switched(file.read_text(), mutants(file)))
         objects = []
-        for source in self.sources(mutant.file):
+        for source in self.sources(file):
             objects.append(str(folder / f"{source.stem}.o"))
             command = [word for word in self.commands[str(source)] if word != "-g"]
             command[command.index("-o") + 1] = objects[-1]
@@ -130,10 +144,10 @@ class Build:
         # What the changed objects define is not taken from the stage's library, which comes after them.
         run([self.link["compiler"], *self.link["flags"], *self.link["objects"], *objects,
              "-Wl,--start-group", *self.link["libraries"], "-Wl,--end-group", "-pthread", "-o", str(driver)])
-        return self.run(driver, kernel_namespace(mutant.source), *arguments)
+        return driver
 
-    def run(self, driver, *arguments):
-        environment = dict(os.environ, TSAN_OPTIONS="halt_on_error=1 exitcode=66")
+    def run(self, driver, *arguments, change=-1):
+        environment = dict(os.environ, TSAN_OPTIONS="halt_on_error=1 exitcode=66", CHANGE=str(change))
         command = [str(driver), *arguments]
         if "-fsanitize=thread" in self.link["flags"]:
             # ThreadSanitizer's memory map wants addresses that are not randomised.
@@ -167,25 +181,32 @@ def clause(report):
     return re.sub(r" at \w+ memory offset \d+| \(warp \d+, lane \d+\)", "", first)
 
 
-def judge(build, tsan, mutant):
+def judge(build, driver, mutant):
     """The verdict on one mutant; None if nobody notices."""
+    text = mutant.file.read_text()
+    number = next(n for n, other in enumerate(mutants(mutant.file)) if str(other) == str(mutant))
     try:
-        found = verdict(build.compile_and_run(mutant))
-        if found is None and tsan is not None:
-            found = verdict(tsan.compile_and_run(mutant))
-        return found
+        return verdict(build.run(driver, kernel_namespace(text), change=number))
     except subprocess.TimeoutExpired:
         return "hang", "", f"no end after {TIMEOUT} s"
+
+
+def judge_all(pool, build, work):
+    """mutant -> verdict, each file being compiled once."""
+    files = sorted({mutant.file for mutant in work})
+    try:
+        drivers = dict(zip(files, pool.map(build.compile, files)))
     except subprocess.CalledProcessError as error:
-        sys.exit(f"{mutant} does not build:\n{error.stderr}")
+        sys.exit(f"A changed copy does not build:\n{error.stderr}")
+    return dict(zip(work, pool.map(lambda mutant: judge(build, drivers[mutant.file], mutant), work)))
 
 
 HEADER = """# Deletions
 
 Generated by `python3 common/verify/deletions/deletions.py --output docs/deletions.md`; do not edit.
 
-Each row is a copy of a kernel in which one barrier, wait or commit is gone (or one wait is weaker), run on small
-problems under the emulator's standard schedules. Wrong value: the verifier rejected the output. Protocol report: the
+Each row is a kernel in which one barrier, wait or commit is gone (or one wait is weaker), run on small problems under the
+emulator's standard schedules. Wrong value: the verifier rejected the output. Protocol report: the
 emulator saw a broken rule, such as a read of bytes whose copy is still under way. Race report: two threads used the
 same bytes, one of them to write, and no barrier lay between. The intact kernels pass the same runs. Not compiled here:
 the file belongs to builds for NVIDIA GPUs alone.
@@ -198,8 +219,8 @@ the file belongs to builds for NVIDIA GPUs alone.
 def row(mutant, found):
     kind, schedule, report = found or ("**nobody**", "", "")
     report = report.replace("|", "\\|")
-    cells = [kernel_namespace(mutant.source), mutant.file.relative_to(ROOT), mutant.which, mutant.change, kind, schedule,
-             report]
+    rung = kernel_namespace(mutant.file.read_text())
+    cells = [rung, mutant.file.relative_to(ROOT), mutant.which, mutant.change, kind, schedule, report]
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
@@ -230,24 +251,24 @@ def main():
     compiled = [file for file in files if build.sources(file)]
     work = [mutant for file in files for mutant in mutants(file)]
 
-    def found_of(mutant):
-        return judge(build, tsan, mutant) if mutant.file in compiled else NOT_COMPILED
+    tried = [mutant for mutant in work if mutant.file in compiled]
 
-    table = HEADER
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        failures = intact_reports(pool, build, compiled, arguments.seeds)
         if arguments.seeds:
+            failures = intact_reports(pool, build, compiled, arguments.seeds)
             print("\n".join(failures) or f"{len(compiled)} kernel files: no report under {arguments.seeds} seeds")
             return bool(failures)
-        for mutant, found in zip(work, pool.map(found_of, work)):
-            print(row(mutant, found), end="", flush=True)
-            table += row(mutant, found)
-            if found is None:
-                failures.append(f"{mutant}, and nobody notices")
+        found = judge_all(pool, build, tried)
+        if tsan:
+            found |= judge_all(pool, tsan, [mutant for mutant in tried if found[mutant] is None])
+        failures = [f"{mutant}, and nobody notices" for mutant in tried if found[mutant] is None]
+        table = HEADER + "".join(row(mutant, found.get(mutant, NOT_COMPILED)) for mutant in work)
+        print(table)
+        failures += intact_reports(pool, build, compiled, 0)
     if arguments.output:
         arguments.output.parent.mkdir(exist_ok=True)
         arguments.output.write_text(table)
-    print("\n".join(failures) or f"all {sum(mutant.file in compiled for mutant in work)} deletions are noticed")
+    print("\n".join(failures) or f"all {len(tried)} deletions are noticed")
     for file in files:
         if file not in compiled:
             print(f"{file.relative_to(ROOT)} is not compiled here: its {len(mutants(file))} deletions were not tried")

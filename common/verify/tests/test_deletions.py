@@ -42,11 +42,22 @@ class Deletions(unittest.TestCase):
                           ("1st `cp_async_wait_group<slots - 2>()`", "deleted"),
                           ("1st `cp_async_wait_group<slots - 2>()`", "weakened to `<slots - 2 + 1>`"),
                           ("2nd `barrier_sync(1 + warp(0), 64)`", "deleted")])
-        self.assertEqual(found[0].source, SOURCE.replace("cp_async_commit_group()", ""))
-        self.assertEqual(found[2].source, SOURCE.replace("group<0>", "group<1>"))
-        self.assertEqual(found[3].source, SOURCE.replace("barrier_sync(1 + warp(0),\n                       64)", ""))
-        self.assertEqual(found[6].source, SOURCE.replace("barrier_sync(1 + warp(0), 64)", ""))
-        self.assertEqual(len({m.id for m in found}), 7)
+
+    def test_one_copy_holds_all_changes(self):
+        source = deletions.switched(SOURCE, deletions.mutants(self.file))
+        self.assertTrue(source.startswith(deletions.CHOICE))
+        self.assertEqual(source.removeprefix(deletions.CHOICE), """namespace stage02::b {
+// bar_sync(); in a comment is no call
+copy(tile);
+(chosen_change == 0 ? void() : cp_async_commit_group());
+(chosen_change == 1 ? void() : chosen_change == 2 ? cp_async_wait_group<1>() : cp_async_wait_group<0>());
+if (more) (chosen_change == 3 ? void() : barrier_sync(1 + warp(0),
+                       64));
+(chosen_change == 4 ? void() : chosen_change == 5 ? cp_async_wait_group<slots - 2 + 1>() : \
+cp_async_wait_group<slots - 2>());
+(chosen_change == 6 ? void() : barrier_sync(1 + warp(0), 64));
+}  // namespace stage02::b
+""")
 
     def test_a_file_is_compiled_through_what_includes_it(self):
         folder = self.file.parent
