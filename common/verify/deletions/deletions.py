@@ -191,13 +191,16 @@ def judge(build, driver, mutant):
         return "hang", "", f"no end after {TIMEOUT} s"
 
 
-def judge_all(pool, build, work):
-    """mutant -> verdict, each file being compiled once."""
-    files = sorted({mutant.file for mutant in work})
+def compile_all(pool, build, files):
+    """kernel file -> driver with its changes."""
     try:
-        drivers = dict(zip(files, pool.map(build.compile, files)))
+        return dict(zip(files, pool.map(build.compile, files)))
     except subprocess.CalledProcessError as error:
         sys.exit(f"A changed copy does not build:\n{error.stderr}")
+
+
+def judge_all(pool, build, drivers, work):
+    """mutant -> verdict."""
     return dict(zip(work, pool.map(lambda mutant: judge(build, drivers[mutant.file], mutant), work)))
 
 
@@ -224,12 +227,11 @@ def row(mutant, found):
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def intact_reports(pool, build, files, seeds):
-    """What the kernels as they are give rise to: a list of sentences, empty if all is well."""
-    options = ["--seeds", str(seeds)] if seeds else []
-    runs = pool.map(lambda file: build.run(build.link["driver"], kernel_namespace(file.read_text()), *options), files)
+def intact_reports(pool, build, drivers, *options):
+    """What the kernels give rise to with no change made: a list of sentences, empty if all is well."""
+    runs = pool.map(lambda file: build.run(drivers[file], kernel_namespace(file.read_text()), *options), drivers)
     return [f"{file.relative_to(ROOT)} as it is: {verdict(finished)}"
-            for file, finished in zip(files, runs) if finished.returncode != 0]
+            for file, finished in zip(drivers, runs) if finished.returncode != 0]
 
 
 def main():
@@ -255,16 +257,20 @@ def main():
 
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         if arguments.seeds:
-            failures = intact_reports(pool, build, compiled, arguments.seeds)
+            drivers = dict.fromkeys(compiled, build.link["driver"])
+            failures = intact_reports(pool, build, drivers, "--seeds", str(arguments.seeds))
             print("\n".join(failures) or f"{len(compiled)} kernel files: no report under {arguments.seeds} seeds")
             return bool(failures)
-        found = judge_all(pool, build, tried)
+        drivers = compile_all(pool, build, compiled)
+        found = judge_all(pool, build, drivers, tried)
+        unnoticed = [mutant for mutant in tried if found[mutant] is None]
         if tsan:
-            found |= judge_all(pool, tsan, [mutant for mutant in tried if found[mutant] is None])
+            tsan_drivers = compile_all(pool, tsan, sorted({mutant.file for mutant in unnoticed}))
+            found |= judge_all(pool, tsan, tsan_drivers, unnoticed)
         failures = [f"{mutant}, and nobody notices" for mutant in tried if found[mutant] is None]
         table = HEADER + "".join(row(mutant, found.get(mutant, NOT_COMPILED)) for mutant in work)
         print(table)
-        failures += intact_reports(pool, build, compiled, 0)
+        failures += intact_reports(pool, build, drivers)
     if arguments.output:
         arguments.output.parent.mkdir(exist_ok=True)
         arguments.output.write_text(table)
