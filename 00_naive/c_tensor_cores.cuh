@@ -5,7 +5,7 @@
 //   output   O = P V             one CTA of 4 warps for each 128 queries, all d columns
 //
 // In both products a warp owns a quarter of the CTA's tile (64 x 64; 64 x 32 of O for d = 64), so that an element fetched from
-// shared memory by ldmatrix is used 64 times. The inner dimension comes in steps of 64, copied by cp.async ahead of the products:
+// shared memory by ldmatrix is used 64 times (P for d = 64: 32). The inner dimension comes in steps of 64, copied by cp.async ahead of the products:
 // both steps of d = 128 at once in `scores`, two steps ahead in `output`. 128-byte rows, swizzled: no bank conflicts.
 //
 // On chip, d = 128 (d = 64):  scores  Q, K 2 (1) x (128 + 128) x 64, 64 KiB (32);  S in 128 registers a thread.

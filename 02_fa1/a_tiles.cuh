@@ -8,7 +8,7 @@
 // time; thread e computes elements e, e + 256, ... of the tile's O.
 //
 // On chip (fp32):  K, V Bc x d;  Q Br x d;  S, then P~, Br x Bc. The registered rung has Bc d = 4096, so that they fit an SM of any
-// GPU since 7.5, in 34 KiB for d = 64, 38 for 128, 50 for 256.
+// GPU since 7.5, in 34 KiB for d = 64, 37 for 128, 49 for 256.
 // A tile: 4 Br Bc d FLOPs. Global memory, in elements a head: K and V, 2 Nk d, once; and for each of the ceil(Nk / Bc) key tiles Q
 // read, O read and written, 3 Nq d, and l, m read and written, 4 Nq. (The first key tile reads no O, l, m; L is Nq more.) With
 // Bc = M / 4d that is Theta(N^2 d^2 / M), whatever Br is.

@@ -14,7 +14,7 @@
 // computes a quarter of dQ's columns. No partial sums, unlike forward.
 //
 // On chip, d = 128 (d = 64):  K, V 64 x d, 32 KiB (16);  Q, dO 2 x Br x d each, 32 KiB (32);  dS 64 x (Br + 8), 5 KiB (9).
-//                             In all 70 KiB (58). Registers: dK, dV d; S^T, dP^T Br: they allow two CTAs an SM.
+//                             In all 69 KiB (58); with dropout Br is half: 51 KiB (37). Registers: dK, dV d; S^T, dP^T Br.
 // A tile: 10 Br Bc d FLOPs. Global memory, in bytes: Q, dO 4 Br d read, dQ 4 Br d read and 4 Br d written, L and D.
 //
 // For each key tile:

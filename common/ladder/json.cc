@@ -77,9 +77,14 @@ json row_json(const Row& row, Source source) {
 json to_json(const Report& report) {
     json rows = json::array();
     for (const Row& row : report.rows) rows.push_back(row_json(row, report.source()));
-    return {
-        {"schema", 1},         {"machine", report.machine},       {"build", report.build}, {"commit", report.commit},
-        {"seed", report.seed}, {"problem", problem_json(report)}, {"rows", rows}};
+    return {{"schema", 1},
+            {"machine", report.machine},
+            {"build", report.build},
+            {"commit", report.commit},
+            {"seed", report.seed},
+            {"problem", problem_json(report)},
+            {"mma_sync_tflops", or_null(report.mma_sync_tflops)},
+            {"rows", rows}};
 }
 
 }  // namespace ladder

@@ -13,6 +13,7 @@
 #include "common/ladder/list.h"
 #include "common/ladder/output_file.h"
 #include "common/ladder/report.h"
+#include "common/profile/ceiling.h"
 #include "common/verify/run.h"
 
 namespace ladder {
@@ -117,7 +118,9 @@ Row row_of(const Rung& rung) {
     return row;
 }
 
-Row run_rung(const Rung& rung, const verify::Case& the_case, const Arguments& arguments, bool emulated) {
+// ceiling: TFLOP/s of mma.sync, if it was measured and is one for this problem.
+Row run_rung(const Rung& rung, const verify::Case& the_case, const Arguments& arguments, bool emulated,
+             std::optional<double> ceiling) {
     const attention::Problem& problem = the_case.problem();
     Row row = row_of(rung);
     verify::Run run(rung, the_case);
@@ -140,6 +143,7 @@ Row run_rung(const Rung& rung, const verify::Case& the_case, const Arguments& ar
     if (arguments.time && !emulated && row.status == Status::verified) {
         try {
             row.time_ms = median_time(run);
+            if (ceiling && row.time_ms) row.ceiling_fraction = *row.flops / *row.time_ms * 1e-9 / *ceiling;
             if (row.time_ms && *row.time_ms > 0.0) row.tflops = *row.flops / *row.time_ms * 1e-9;
         } catch (const gpu::Error& error) {
             row.status = Status::wrong;
@@ -191,6 +195,10 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
     report.seed = arguments.seed;
     report.repetitions = arguments.time && !report.emulated ? repetitions : 0;
 
+    if (report.repetitions > 0 && device && arguments.problem.type != attention::DataType::fp32) {
+        if (const std::optional<double> flops = profile::mma_sync_ceiling()) report.mma_sync_tflops = *flops * 1e-12;
+    }
+
     std::optional<verify::Case> the_case;
     for (std::size_t n = 0; n < rungs.size(); ++n) {
         const Rung& rung = *rungs[n];
@@ -213,7 +221,7 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
                 the_case.emplace(arguments.problem, setup);
             }
         }
-        report.rows.push_back(run_rung(rung, *the_case, arguments, report.emulated));
+        report.rows.push_back(run_rung(rung, *the_case, arguments, report.emulated, report.mma_sync_tflops));
         const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
         err << name(report.rows.back().status) << " (" << std::lround(seconds.count()) << " s)" << std::endl;
     }

@@ -43,7 +43,8 @@ struct Report {
     attention::Problem problem;
     attention::InputLaw law = attention::InputLaw::normal;
     std::uint64_t seed = 1;
-    int repetitions = 0;  // of a timed rung; 0: nothing was timed
+    int repetitions = 0;                    // of a timed rung; 0: nothing was timed
+    std::optional<double> mma_sync_tflops;  // what the tensor cores reached with mma.sync in this run
     std::vector<Row> rows;
 
     /// Where bytes and exponentials come from. Models know requested bytes only: distinct ones are then unknown.

@@ -147,7 +147,9 @@ void print_notes(const Report& report, std::ostream& out) {
     } else if (any([](const Row& row) { return row.time_ms.has_value(); })) {
         out << "ms                median of " << report.repetitions
             << " repetitions by CUDA events after warm-up, on the same operands (L2 warm as far as they fit).\n"
-            << "ceiling           part of the ceiling measured in this run; -: none was measured.\n"
+            << "ceiling           TFLOP/s over what mma.sync reaches with all operands in registers"
+            << (report.mma_sync_tflops ? ", in this run " + format("%.0f", *report.mma_sync_tflops) + " TFLOP/s.\n"
+                                       : "; -: not measured, or fp32.\n")
             << "speed-up          time of the verified row above of the same pass over this one's.\n";
     }
 }

@@ -5,7 +5,8 @@
     docs.py --check    change nothing; exit 1 and name the files that are out of date
 
 A table stands between `<!-- table: FILE [stages=00,01] [pass=forward] -->` and `<!-- end -->`; FILE is a results file of
-the ladder, relative to the repository's root. A figure that the file does not hold is printed as "-".
+the ladder, relative to the repository's root. A figure that the file does not hold is printed as "-". A file of variants
+(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought.
 """
 import json
 import os
@@ -41,7 +42,19 @@ def total(row, kind):
     return None if not parts or any(part is None for part in parts) else sum(parts)
 
 
+def variants(results):
+    lengths = sorted({n for row in results["rows"] for n in row["ms"]}, key=int)
+    lines = ["| change | expected | " + " | ".join(f"N = {n}" for n in lengths) + " |", "|" + "---|" * (2 + len(lengths))]
+    for row in results["rows"]:
+        ratios = [f"{row['ms'][n][0] / row['ms'][n][1]:.2f}x" if n in row["ms"] else "-" for n in lengths]
+        lines.append(f"| {row['change']} | {row['expected']} | " + " | ".join(ratios) + " |")
+    lines += ["", f"{results['machine']}; {results['problem']}. Speed relative to the plain file in the same run."]
+    return "\n".join(lines) + "\n"
+
+
 def table(results, options):
+    if "change" in results["rows"][0]:
+        return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]
     if "stages" in options:
         rows = [row for row in rows if row["stage"] in options["stages"].split(",")]

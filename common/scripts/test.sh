@@ -1,8 +1,10 @@
 #!/bin/bash
-# test.sh: the whole suite on the software GPU, then its small shapes under AddressSanitizer with
+# test.sh [--slow]: the suite on the software GPU, then its small shapes under AddressSanitizer with
 # UndefinedBehaviorSanitizer, and under ThreadSanitizer. The last line is the count over all three; exits with 1 if
-# anything failed.
+# anything failed. With --slow also what carries the label slow: the grids of all lengths, every deletion, 200 seeds.
 set -euo pipefail
+labels=(-L quick)
+if [ "${1:-}" = --slow ]; then labels=(); elif [ $# != 0 ]; then echo "test.sh: the only option is --slow" >&2 && exit 2; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 bash common/scripts/install.sh
@@ -28,7 +30,7 @@ run_part() {
     echo "== $preset: testing"
     junit=$PWD/build/$preset/tests.xml
     rm -f "$junit"
-    "${fixed_addresses[@]}" ctest --preset "$preset" --parallel "$jobs" --output-junit "$junit" || status=$?
+    "${fixed_addresses[@]}" ctest --preset "$preset" "${labels[@]}" --parallel "$jobs" --output-junit "$junit" || status=$?
     count() { sed -n "s/^[[:space:]]*$1=\"\([0-9]*\)\".*/\1/p" "$junit" 2> /dev/null | head -n 1 || true; }
     local tests failures not_run
     tests=$(count tests) failures=$(count failures) not_run=$(($(count disabled) + $(count skipped)))
