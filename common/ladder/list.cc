@@ -45,7 +45,7 @@ std::string in_words(const std::vector<int>& done) {
     return joined(words);
 }
 
-// "fp16, bf16: 64, 128": types that do the same dimensions stand together.
+// "fp16, bf16: d 64, 128": types that do the same dimensions stand together; why, where there is none.
 std::string types_and_dimensions(const Rung& rung) {
     std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups;
     for (DataType type : types) {
@@ -59,7 +59,7 @@ std::string types_and_dimensions(const Rung& rung) {
     for (const auto& [names, done] : groups) {
         text += (text.empty() ? "" : "; ") + joined(names) + ": d " + in_words(done);
     }
-    return text.empty() ? "none" : text;
+    return text.empty() ? "none: it " + *rung.refuses(plain_problem(DataType::fp16, 64)) : text;
 }
 
 // Which extras the rung does on a problem that it does without them.

@@ -88,10 +88,10 @@ class Configure(unittest.TestCase):
         other = self.program("nvcc", "#!/bin/sh\necho hello\n")
         self.assert_refused("does not answer like nvcc", "-DGPU_MACHINE=cuda", f"-DCMAKE_CUDA_COMPILER={other}")
 
-    def test_old_toolkit(self):
+    def test_old_toolkit(self):  # B74
         self.assert_refused("is version 12.4; 13.0 or newer is needed", "-DGPU_MACHINE=cuda", self.nvcc("12.4"))
 
-    def test_architecture_that_the_toolkit_left_behind(self):
+    def test_architecture_that_the_toolkit_left_behind(self):  # B72
         self.assert_refused("CMAKE_CUDA_ARCHITECTURES asks for 70; nvcc 13.0 compiles for 75 80 90.",
                             "-DGPU_MACHINE=cuda", self.nvcc("13.0"), "-DCMAKE_CUDA_ARCHITECTURES=80;70")
 

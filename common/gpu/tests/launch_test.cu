@@ -119,6 +119,7 @@ TEST(Launch, WithoutCtasNothingRuns) {
     EXPECT_EQ(bytes, std::vector<unsigned char>(buffer.bytes(), 0xFF));
 }
 
+// B56: a kernel that needs permission for its shared memory, after kernels that do not; and one byte too many.
 TEST(Launch, MoreThan48KibOfSharedMemory) {
     gpu::Buffer source("source", 100 * sizeof(float)), target("target", 100 * sizeof(float));
     std::vector<float> values(100);

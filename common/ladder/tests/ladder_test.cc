@@ -63,7 +63,7 @@ TEST_F(Ladder, ExitStatusTellsWhatHappened) {
     EXPECT_EQ(run(registry({Behaviour::right, Behaviour::wrong}), {"--shape", small}).status, 1);
     EXPECT_EQ(run(registry({Behaviour::right, Behaviour::unwritten}), {"--shape", small}).status, 1);
     EXPECT_EQ(run(registry({Behaviour::right, Behaviour::breaks_rule}), {"--shape", small}).status, 1);
-    EXPECT_EQ(run(registry({Behaviour::refuses, Behaviour::no_code}), {"--shape", small}).status, 3);
+    EXPECT_EQ(run(registry({Behaviour::refuses, Behaviour::no_code}), {"--shape", small}).status, 3);  // B57
     EXPECT_EQ(run(registry({}), {"--shape", small}).status, 3);
 }
 
@@ -250,11 +250,13 @@ TEST_F(Ladder, FileAppearsWholeOrNotAtAll) {
 }
 
 TEST_F(Ladder, ListAsksTheRungs) {
-    const Outcome outcome = run(registry({Behaviour::right, Behaviour::refuses_small_d}), {"--list"});
+    const Outcome outcome =
+        run(registry({Behaviour::right, Behaviour::refuses_small_d, Behaviour::refuses}), {"--list"});
     EXPECT_EQ(outcome.status, 0);
     EXPECT_CONTAINS(outcome.out, "00a fake  forward  fp32, fp16, bf16: d 1 to 256");
     EXPECT_CONTAINS(outcome.out, "00b fake  forward  fp32, fp16, bf16: d 64, 72, 80, 96, 128, 192, 256");
     EXPECT_CONTAINS(outcome.out, "causal, window, Nq != Nk, GQA, packed, dropout");
+    EXPECT_CONTAINS(outcome.out, "00c fake  forward  none: it does nothing");
     EXPECT_CONTAINS(run(registry({Behaviour::right}), {"--list", "--markdown"}).out, "| 00a fake | forward | fp32");
 }
 

@@ -59,7 +59,7 @@ class CheckPtxas(unittest.TestCase):
         self.assertEqual(1, status)
         self.assertEqual("stage02::b::kernel(float*) for sm_80 spills registers: 36 bytes stored and loaded.\n", err)
 
-    def test_serialised_wgmma_fails(self):
+    def test_serialised_wgmma_fails(self):  # B76
         status, _, err = self.run_check("stage04")
         self.assertEqual(1, status)
         self.assertIn("C7510", err)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Deletes, one at a time, each call in a rung's source that orders something, and looks who notices.
 
-A barrier, a wait or a commit that can go without a detector's report is either not needed or not tested. For each one
-a copy of the rung without it is compiled in the build's own way, linked with the driver beside this file and run under
-the standard schedules. A wait for all but N groups is also weakened to N + 1. What neither a wrong value nor a report
-of the emulator gives away is run under ThreadSanitizer, if that preset is built.
+A barrier, a wait or a commit that can go without a detector's report is either not needed or not tested. Of each file a
+copy in which every such call can be switched off is compiled in the build's own way, through the .cu files that include
+it, and linked with the driver beside this file. With each call off in turn it is run under the standard schedules until
+one notices. A wait for all but N groups is also weakened to N + 1. What neither a wrong value nor a report of the
+emulator gives away is run under ThreadSanitizer, if that preset is built. Files that this build does not compile are
+listed as such.
 
 Exit 0 if every deletion is noticed and the intact kernels give no report, else 1.
 """
 import argparse
+import collections
 import concurrent.futures
 import json
 import os
@@ -21,19 +24,34 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 # Calls that order something. A stage that brings new ones adds them here.
-ORDERING = ["bar_sync", "bar_warp_sync", "bar_arrive", "cp_async_commit_group", "cp_async_wait_group"]
+ORDERING = ["bar_sync", "barrier_sync", "barrier_arrive", "bar_warp_sync", "cp_async_commit_group",
+            "cp_async_wait_group"]
 
 TIMEOUT = 300  # seconds of one run of the driver
+CHOICE = """#include <cstdlib>
+inline const int chosen_change = std::getenv("CHANGE") ? std::atoi(std::getenv("CHANGE")) : -1;
+#line 1
+"""
+NOT_COMPILED = ("not compiled here", "", "")
 
 
 class Mutant:
-    """One change of one call: file, line, what was there, and the changed source."""
+    """One change of one call of a kernel file."""
 
-    def __init__(self, file, text, begin, end, replacement, what):
-        self.file, self.what = file, what
-        self.line = text.count("\n", 0, begin) + 1
-        self.source = text[:begin] + replacement + text[end:]
-        self.id = f"{file.parent.name[:2]}_{file.stem}_{self.line}_{'weak' if replacement else 'gone'}"
+    def __init__(self, file, begin, end, replacement, which, change):
+        self.file, self.begin, self.end = file, begin, end
+        self.replacement = replacement  # an expression
+        self.which = which  # "2nd `bar_sync()`"
+        self.change = change  # "deleted"
+
+    def __str__(self):
+        return f"{self.file.relative_to(ROOT)}: {self.which} {self.change}"
+
+
+def ordinal(n):
+    """1st, 2nd, 3rd, 4th, ..."""
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
 
 
 def blank_comments(text):
@@ -52,24 +70,47 @@ def call_end(text, open_parenthesis):
 
 
 def mutants(file):
-    """All deletions and weakenings of a kernel file."""
+    """All deletions and weakenings of a kernel file. Calls of the same words are numbered in the order of the file."""
     text = file.read_text()
     code = blank_comments(text)
     found = []
+    seen = collections.Counter()
     names = "|".join(ORDERING)
     for call in re.finditer(rf"\b({names})\s*(<[^<>()]*>)?\s*\(", code):
         end = call_end(code, call.end() - 1)
-        what = " ".join(text[call.start() : end].split())
-        found.append(Mutant(file, text, call.start(), end, "", f"`{what}` deleted"))
-        if call[1] == "cp_async_wait_group" and re.fullmatch(r"<\s*\d+\s*>", call[2]):
-            weaker = f"<{int(call[2].strip('<> ')) + 1}>"
-            found.append(Mutant(file, text, call.start(2), call.end(2), weaker, f"`{what}` weakened to `{weaker}`"))
+        words = " ".join(text[call.start() : end].split())
+        seen[words] += 1
+        which = f"{ordinal(seen[words])} `{words}`"
+        found.append(Mutant(file, call.start(), end, "void()", which, "deleted"))
+        if call[1] == "cp_async_wait_group":
+            groups = call[2].strip("<> ")
+            weaker = f"<{int(groups) + 1 if groups.isdigit() else groups + ' + 1'}>"
+            replacement = text[call.start() : call.start(2)] + weaker + text[call.end(2) : end]
+            found.append(Mutant(file, call.start(), end, replacement, which, f"weakened to `{weaker}`"))
     return found
+
+
+def switched(text, changes):
+    """The source in which the environment variable CHANGE = n makes the n-th of the changes."""
+    calls = {}
+    for n, change in enumerate(changes):
+        calls.setdefault((change.begin, change.end), []).append(f"chosen_change == {n} ? {change.replacement} : ")
+    for (begin, end), choices in sorted(calls.items(), reverse=True):
+        text = f"{text[:begin]}({''.join(choices)}{text[begin:end]}){text[end:]}"
+    return CHOICE + text
 
 
 def kernel_namespace(text):
     """The namespace of a kernel file, e.g. stage02::b."""
     return re.search(r"^namespace (stage\d\d::\w+) \{", text, re.MULTILINE)[1]
+
+
+def included(file):
+    """All files of stages that a file includes, directly or not."""
+    found = set()
+    for name in re.findall(r'^#include "(\d\d_[^"]+)"', file.read_text(), re.MULTILINE):
+        found |= {ROOT / name} | included(ROOT / name)
+    return found
 
 
 class Build:
@@ -81,24 +122,32 @@ class Build:
         commands = json.loads((self.folder / "compile_commands.json").read_text())
         self.commands = {entry["file"]: shlex.split(entry["command"]) for entry in commands}
 
-    def compile_and_run(self, mutant, *arguments):
-        """Returns the finished driver, or raises CalledProcessError if the copy does not compile."""
-        folder = self.folder / "deletions" / mutant.id
-        copy = folder / mutant.file.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(mutant.source)
-        command = list(self.commands[str(mutant.file.parent / "stage.cu")])
-        command[command.index("-o") + 1] = str(folder / "stage.o")
-        command = [word for word in command if word != "-g"]
-        command.insert(next(n for n, word in enumerate(command) if word.startswith("-I")), f"-I{folder}")
-        run(command, cwd=self.folder)
-        driver = folder / "driver"
-        run([self.link["compiler"], *self.link["flags"], *self.link["objects"], str(folder / "stage.o"),
-             "-Wl,--start-group", *self.link["libraries"], "-Wl,--end-group", "-pthread", "-o", str(driver)])
-        return self.run(driver, kernel_namespace(mutant.source), *arguments)
+    def sources(self, file):
+        """The .cu files of the kernel file's folder that include it and that this build compiles."""
+        return [path for path in sorted(file.parent.glob("*.cu"))
+                if str(path) in self.commands and file in included(path)]
 
-    def run(self, driver, *arguments):
-        environment = dict(os.environ, TSAN_OPTIONS="halt_on_error=1 exitcode=66")
+    def compile(self, file):
+        """Returns the driver with all changes of a kernel file to choose from."""
+        folder = self.folder / "deletions" / f"{file.parent.name}_{file.stem}"
+        copy = folder / file.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(switched(file.read_text(), mutants(file)))
+        objects = []
+        for source in self.sources(file):
+            objects.append(str(folder / f"{source.stem}.o"))
+            command = [word for word in self.commands[str(source)] if word != "-g"]
+            command[command.index("-o") + 1] = objects[-1]
+            command.insert(next(n for n, word in enumerate(command) if word.startswith("-I")), f"-I{folder}")
+            run(command, cwd=self.folder)
+        driver = folder / "driver"
+        # What the changed objects define is not taken from the stage's library, which comes after them.
+        run([self.link["compiler"], *self.link["flags"], *self.link["objects"], *objects,
+             "-Wl,--start-group", *self.link["libraries"], "-Wl,--end-group", "-pthread", "-o", str(driver)])
+        return driver
+
+    def run(self, driver, *arguments, change=-1):
+        environment = dict(os.environ, TSAN_OPTIONS="halt_on_error=1 exitcode=66", CHANGE=str(change))
         command = [str(driver), *arguments]
         if "-fsanitize=thread" in self.link["flags"]:
             # ThreadSanitizer's memory map wants addresses that are not randomised.
@@ -123,56 +172,66 @@ def verdict(finished):
     if finished.returncode != 1:
         return "crash", "", f"exit status {finished.returncode}: {finished.stderr.strip().splitlines()[-1:]}"
     found = json.loads(finished.stdout)
-    schedule = f"{found['schedule']}, seed {found['seed']} (noticed by {found['noticed']} of {found['schedules']})"
-    return found["kind"], schedule, found["report"].splitlines()[0]
+    return found["kind"], f"{found['schedule']}, seed {found['seed']}", clause(found["report"])
 
 
-def without_folders(text):
-    """The text with kernel files named from the repository's root."""
-    return re.sub(r"/[^ ]*/(\d\d_\w+/\w+\.cuh)", r"\1", text)
+def clause(report):
+    """What a report says first, without places that move with every edit or differ between machines."""
+    first = re.split(r", issued by|; ", report.splitlines()[0])[0]
+    return re.sub(r" at \w+ memory offset \d+| \(warp \d+, lane \d+\)", "", first)
 
 
-def judge(build, tsan, mutant):
+def judge(build, driver, mutant):
     """The verdict on one mutant; None if nobody notices."""
+    text = mutant.file.read_text()
+    number = next(n for n, other in enumerate(mutants(mutant.file)) if str(other) == str(mutant))
     try:
-        found = verdict(build.compile_and_run(mutant))
-        if found is None and tsan is not None:
-            found = verdict(tsan.compile_and_run(mutant))
-        return found and tuple(without_folders(text) for text in found)
+        return verdict(build.run(driver, kernel_namespace(text), change=number))
     except subprocess.TimeoutExpired:
         return "hang", "", f"no end after {TIMEOUT} s"
+
+
+def compile_all(pool, build, files):
+    """kernel file -> driver with its changes."""
+    try:
+        return dict(zip(files, pool.map(build.compile, files)))
     except subprocess.CalledProcessError as error:
-        sys.exit(f"{mutant.file.relative_to(ROOT)}:{mutant.line}, {mutant.what}, does not build:\n{error.stderr}")
+        sys.exit(f"A changed copy does not build:\n{error.stderr}")
+
+
+def judge_all(pool, build, drivers, work):
+    """mutant -> verdict."""
+    return dict(zip(work, pool.map(lambda mutant: judge(build, drivers[mutant.file], mutant), work)))
 
 
 HEADER = """# Deletions
 
 Generated by `python3 common/verify/deletions/deletions.py --output docs/deletions.md`; do not edit.
 
-Each row is a copy of a kernel in which one barrier, wait or commit is gone (or one wait is weaker), run on small
-problems under the emulator's standard schedules. Wrong value: the verifier rejected the output. Protocol report: the
+Each row is a kernel in which one barrier, wait or commit is gone (or one wait is weaker), run on small problems under
+the emulator's standard schedules until one notices. Wrong value: the verifier rejected the output. Protocol report: the
 emulator saw a broken rule, such as a read of bytes whose copy is still under way. Race report: two threads used the
-same bytes, one of them to write, and no barrier lay between. The intact kernels pass the same runs.
+same bytes, one of them to write, and no barrier lay between. The intact kernels pass the same runs under all schedules.
+Not compiled here: the file belongs to builds for NVIDIA GPUs alone.
 
-| rung | file | line | change | caught by | first schedule that notices | first line of the report |
+| rung | file | which | change | caught by | first schedule that notices | report |
 |---|---|---|---|---|---|---|
 """
 
 
 def row(mutant, found):
     kind, schedule, report = found or ("**nobody**", "", "")
-    file = mutant.file.relative_to(ROOT)
     report = report.replace("|", "\\|")
-    cells = [kernel_namespace(mutant.source), file, mutant.line, mutant.what, kind, schedule, report]
+    rung = kernel_namespace(mutant.file.read_text())
+    cells = [rung, mutant.file.relative_to(ROOT), mutant.which, mutant.change, kind, schedule, report]
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def intact_reports(pool, build, files, seeds):
-    """What the kernels as they are give rise to: a list of sentences, empty if all is well."""
-    options = ["--seeds", str(seeds)] if seeds else []
-    runs = pool.map(lambda file: build.run(build.link["driver"], kernel_namespace(file.read_text()), *options), files)
+def intact_reports(pool, build, drivers, *options):
+    """What the kernels give rise to with no change made: a list of sentences, empty if all is well."""
+    runs = pool.map(lambda file: build.run(drivers[file], kernel_namespace(file.read_text()), *options), drivers)
     return [f"{file.relative_to(ROOT)} as it is: {verdict(finished)}"
-            for file, finished in zip(files, runs) if finished.returncode != 0]
+            for file, finished in zip(drivers, runs) if finished.returncode != 0]
 
 
 def main():
@@ -191,22 +250,34 @@ def main():
     files = [file for file in sorted(ROOT.glob(arguments.files)) if mutants(file)]
     if not files:
         sys.exit(f"No kernel file that matches {arguments.files} has anything to delete.")
+    compiled = [file for file in files if build.sources(file)]
     work = [mutant for file in files for mutant in mutants(file)]
-    table = HEADER
+
+    tried = [mutant for mutant in work if mutant.file in compiled]
+
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        failures = intact_reports(pool, build, files, arguments.seeds)
         if arguments.seeds:
-            print("\n".join(failures) or f"{len(files)} kernel files: no report under {arguments.seeds} seeds")
+            drivers = dict.fromkeys(compiled, build.link["driver"])
+            failures = intact_reports(pool, build, drivers, "--seeds", str(arguments.seeds))
+            print("\n".join(failures) or f"{len(compiled)} kernel files: no report under {arguments.seeds} seeds")
             return bool(failures)
-        for mutant, found in zip(work, pool.map(lambda mutant: judge(build, tsan, mutant), work)):
-            print(row(mutant, found), end="", flush=True)
-            table += row(mutant, found)
-            if found is None:
-                failures.append(f"{mutant.file.relative_to(ROOT)}:{mutant.line}: {mutant.what}, and nobody notices")
+        drivers = compile_all(pool, build, compiled)
+        found = judge_all(pool, build, drivers, tried)
+        unnoticed = [mutant for mutant in tried if found[mutant] is None]
+        if tsan:
+            tsan_drivers = compile_all(pool, tsan, sorted({mutant.file for mutant in unnoticed}))
+            found |= judge_all(pool, tsan, tsan_drivers, unnoticed)
+        failures = [f"{mutant}, and nobody notices" for mutant in tried if found[mutant] is None]
+        table = HEADER + "".join(row(mutant, found.get(mutant, NOT_COMPILED)) for mutant in work)
+        print(table)
+        failures += intact_reports(pool, build, drivers)
     if arguments.output:
         arguments.output.parent.mkdir(exist_ok=True)
         arguments.output.write_text(table)
-    print("\n".join(failures) or f"all {len(work)} deletions are noticed")
+    print("\n".join(failures) or f"all {len(tried)} deletions are noticed")
+    for file in files:
+        if file not in compiled:
+            print(f"{file.relative_to(ROOT)} is not compiled here: its {len(mutants(file))} deletions were not tried")
     return bool(failures)
 
 

@@ -37,6 +37,7 @@ std::vector<Problem> problems(const Rung& rung) {
     return list;
 }
 
+// B41: to the bit, forward and backward.
 void one_result_on_all_schedules(const Rung& rung) {
     if (!emulated()) GTEST_SKIP() << "A GPU chooses its own schedule.";
 #if GPU_EMULATOR

@@ -144,7 +144,7 @@ void B10_visible_NaN(const Rung& rung) {
     }
 }
 
-// The same values in another place give the same bits.
+// The same values in another place give the same bits; B55: also where rows lie from the last to the first.
 void B23_other_strides(const Rung& rung) {
     for (int Nk : {33, 65}) {
         Problem problem = causal(small_problem(33, Nk, 64, DataType::fp16));

@@ -2,7 +2,7 @@
 // that stage alone.
 //
 // "Slow" in a name: not run where time is short. "Tiny": also run under the sanitizers. "B05" and the like: a kind of
-// fault that users of public attention kernels met, made small.
+// fault that users of public attention kernels met, made small; the ids are those of docs/cases.md.
 #pragma once
 
 #include <functional>
