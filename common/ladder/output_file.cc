@@ -24,6 +24,7 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     std::error_code error;
     const std::filesystem::path target = std::filesystem::canonical(path_, error);
     if (!error) {
+        if (std::filesystem::is_directory(target)) fail(path_, "it is a directory");
         if (!std::filesystem::is_regular_file(target)) fail(path_, "it is not a file");
         if (::access(target.c_str(), W_OK) != 0) fail(path_, last_error());
         path_ = target.string();
