@@ -13,7 +13,9 @@ GPU_DEVICE float mul_rn(float a, float b) {
 #if GPU_EMULATOR
     return a * b;
 #else
-    return __fmul_rn(a, b);
+    float product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
+    return product;
 #endif
 }
 
