@@ -1,7 +1,7 @@
 // 00c  tensor_cores: still three kernels, each at the pace of the hardware. A restart: mma.sync, cp.async, 16 bytes at a time.
 //
 //   scores   S = scale * Q K^T   one CTA of 4 warps for each 128 x 128 tile of S that some query sees
-//   softmax  P = softmax(S)      one warp for each row, which it keeps in shared memory: S is read once, P written once
+//   softmax  P = softmax(S)      one warp for each row, kept in shared memory: S is read once, P written once (softmax_row.cuh)
 //   output   O = P V             one CTA of 4 warps for each 128 queries, all d columns
 //
 // In both products a warp owns a quarter of the CTA's tile (64 x 64; 64 x 32 of O for d = 64), so that an element fetched from

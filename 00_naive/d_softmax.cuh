@@ -1,7 +1,7 @@
 // 00d  cublas: the two products of 00c by NVIDIA's library, the softmax by a kernel of the same kind. CUDA builds only.
 //
 //   scores   S = scale * Q K^T   cuBLAS, batched over the query heads that share a key/value head or, without groups, over all heads
-//   softmax  P = softmax(S)      one warp for each row, which it keeps in shared memory: S is read once, P written once
+//   softmax  P = softmax(S)      one warp for each row, kept in shared memory: S is read once, P written once (softmax_row.cuh)
 //   output   O = P V             cuBLAS, likewise
 //
 // The question it answers: how much of the time of 00c is left to gain in the products. The traffic of S and P is that of 00c without
