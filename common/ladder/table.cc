@@ -104,7 +104,7 @@ std::vector<Column> columns(const Report& report) {
         if (!report.emulated) {
             cells.push_back(or_dash(row.time_ms, [](double x) { return format("%.4g", x); }));
             cells.push_back(or_dash(row.tflops, [](double x) { return format("%.3g", x); }));
-            cells.push_back(or_dash(row.ceiling_fraction, [](double x) { return format("%.0f %%", 100.0 * x); }));
+            cells.push_back(or_dash(row.ceiling_fraction, [](double x) { return format("%.2g %%", 100.0 * x); }));
         }
         cells.push_back(ratio_text(report, n));
         for (std::size_t c = 0; c < table.size(); ++c) table[c].cells.push_back(cells[c]);

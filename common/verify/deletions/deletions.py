@@ -100,9 +100,14 @@ def switched(text, changes):
     return CHOICE + text
 
 
-def kernel_namespace(text):
-    """The namespace of a kernel file, e.g. stage02::b."""
-    return re.search(r"^namespace (stage\d\d::\w+) \{", text, re.MULTILINE)[1]
+def kernel_namespace(file):
+    """The namespace of a kernel file, e.g. stage02::b; of a file that kernel files share, that of the first which includes it."""
+    users = [other for other in sorted(file.parent.glob("*.cuh")) if file in included(other)]
+    for candidate in [file, *users]:
+        found = re.search(r"^namespace (stage\d\d::\w+) \{", candidate.read_text(), re.MULTILINE)
+        if found:
+            return found[1]
+    raise ValueError(f"{file} is in no rung's namespace, and no kernel file includes it")
 
 
 def included(file):
@@ -183,10 +188,9 @@ def clause(report):
 
 def judge(build, driver, mutant):
     """The verdict on one mutant; None if nobody notices."""
-    text = mutant.file.read_text()
     number = next(n for n, other in enumerate(mutants(mutant.file)) if str(other) == str(mutant))
     try:
-        return verdict(build.run(driver, kernel_namespace(text), change=number))
+        return verdict(build.run(driver, kernel_namespace(mutant.file), change=number))
     except subprocess.TimeoutExpired:
         return "hang", "", f"no end after {TIMEOUT} s"
 
@@ -222,14 +226,14 @@ Not compiled here: the file belongs to builds for NVIDIA GPUs alone.
 def row(mutant, found):
     kind, schedule, report = found or ("**nobody**", "", "")
     report = report.replace("|", "\\|")
-    rung = kernel_namespace(mutant.file.read_text())
+    rung = kernel_namespace(mutant.file)
     cells = [rung, mutant.file.relative_to(ROOT), mutant.which, mutant.change, kind, schedule, report]
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
 def intact_reports(pool, build, drivers, *options):
     """What the kernels give rise to with no change made: a list of sentences, empty if all is well."""
-    runs = pool.map(lambda file: build.run(drivers[file], kernel_namespace(file.read_text()), *options), drivers)
+    runs = pool.map(lambda file: build.run(drivers[file], kernel_namespace(file), *options), drivers)
     return [f"{file.relative_to(ROOT)} as it is: {verdict(finished)}"
             for file, finished in zip(drivers, runs) if finished.returncode != 0]
 
