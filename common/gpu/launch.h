@@ -30,6 +30,7 @@ struct Device {
     int multiprocessors;
     std::size_t shared_bytes;  // most dynamic shared memory a CTA may ask for
     std::size_t free_bytes;    // global memory that is free now
+    int clock_mhz;             // highest clock of the multiprocessors; 0 on the emulator
 };
 
 /// The current device. Throws Error if there is no GPU or no driver.

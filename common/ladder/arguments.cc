@@ -209,6 +209,13 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
         throw BadArgument(std::string(error.what()) + " (--help lists the options.)");
     }
 
+    arguments.command = "ladder";
+    for (int n = 1; n < argc; ++n) {
+        const std::string word = argv[n];
+        if (word == "--json") ++n;
+        else if (!word.starts_with("--json=")) arguments.command += " " + word;
+    }
+
     if (shape) set_shape(problem, *shape);
     if (lengths) set_lengths(problem, *lengths, shape.has_value());
     if (type) problem.type = by_name("--dtype", *type, types);

@@ -20,6 +20,7 @@ struct BadArgument : std::runtime_error {
 };
 
 struct Arguments {
+    std::string command;  // as it was given, without where the results go
     bool list = false;
     bool markdown = false;  // of list
     bool explain = false;

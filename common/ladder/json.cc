@@ -81,6 +81,8 @@ json to_json(const Report& report) {
             {"machine", report.machine},
             {"build", report.build},
             {"commit", report.commit},
+            {"command", report.command},
+            {"clock_mhz", report.clock_mhz > 0 ? json(report.clock_mhz) : json(nullptr)},
             {"seed", report.seed},
             {"problem", problem_json(report)},
             {"mma_sync_tflops", or_null(report.mma_sync_tflops)},

@@ -190,6 +190,8 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
     report.machine = !device ? "no GPU" : device->emulated ? "emulated" : device->name;
     report.build = build.description;
     report.commit = build.commit;
+    report.command = arguments.command;
+    report.clock_mhz = device ? device->clock_mhz : 0;
     report.problem = arguments.problem;
     report.input = arguments.tensors ? arguments.tensors->folder : name(arguments.law);
     report.seed = arguments.seed;

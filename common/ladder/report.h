@@ -39,7 +39,8 @@ struct Row {
 struct Report {
     std::string machine;  // "emulated", or the GPU's name
     bool emulated = true;
-    std::string build, commit;
+    int clock_mhz = 0;  // highest clock of the GPU
+    std::string build, commit, command;
     attention::Problem problem;
     std::string input = "normal";  // the law of the inputs, or the folder that they came from
     std::uint64_t seed = 1;

@@ -71,8 +71,9 @@ def table(results, options):
         lines.append("| " + " | ".join(cells) + " |")
     source = {row["bytes"]["source"] for row in rows if row.get("bytes")}
     lines.append("")
-    lines.append(f"{results['machine']}; {results['problem']['text']}; commit {results['commit']}; bytes and exponentials "
-                 f"{' or '.join(sorted(source)) or 'unknown'}.")
+    clock = f" at up to {results['clock_mhz']} MHz" if results.get("clock_mhz") else ""
+    lines.append(f"{results['machine']}{clock}; {results['problem']['text']}; `{results['command']}`, commit "
+                 f"{results['commit']}; bytes and exponentials {' or '.join(sorted(source)) or 'unknown'}.")
     return "\n".join(lines) + "\n"
 
 

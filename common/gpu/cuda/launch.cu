@@ -86,7 +86,11 @@ Device device() {
     const Properties& p = properties();
     std::size_t free_bytes = 0, total_bytes = 0;
     check(cudaMemGetInfo(&free_bytes, &total_bytes), "The free memory of " + p.name + " cannot be read");
-    return {p.name, false, p.major, p.minor, p.multiprocessors, p.shared_bytes, free_bytes};
+    int current = 0, clock_khz = 0;
+    check(cudaGetDevice(&current), "The current GPU cannot be read");
+    check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, current),
+          "The clock of " + p.name + " cannot be read");
+    return {p.name, false, p.major, p.minor, p.multiprocessors, p.shared_bytes, free_bytes, clock_khz / 1000};
 }
 
 // Buffer ------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ std::size_t free_memory() {
 }  // namespace
 
 Device device() {
-    return {"emulator",   true, 0, 0, std::max(1, emulator::options().resident_ctas), emulator::max_shared_bytes,
-            free_memory()};
+    return {"emulator",    true, 0, 0, std::max(1, emulator::options().resident_ctas), emulator::max_shared_bytes,
+            free_memory(), 0};
 }
 
 struct Buffer::State {

@@ -201,6 +201,9 @@ TEST_F(Ladder, JsonHasTheWholeSchemaAndNullForTheUnknown) {
     EXPECT_EQ(document.at("machine"), gpu::device().emulated ? "emulated" : gpu::device().name);
     EXPECT_EQ(document.at("build"), "a compiler");
     EXPECT_EQ(document.at("commit"), "a commit");
+    EXPECT_EQ(document.at("command").get<std::string>().substr(0, 7), "ladder ");
+    EXPECT_EQ(document.at("command").get<std::string>().find("--json"), std::string::npos);
+    EXPECT_TRUE(document.at("clock_mhz").is_null());  // the emulator has none
     ASSERT_EQ(document.at("rows").size(), 3u);
     const char* const status[] = {"verified", "wrong", "skipped"};
     for (int n = 0; n < 3; ++n) {
