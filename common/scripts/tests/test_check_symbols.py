@@ -59,7 +59,8 @@ class CheckSymbols(unittest.TestCase):
         self.assertEqual(self.sources(rung % ("a", "a"), rung % ("b", "b")), [])
         self.assertIn("belongs to", self.sources(rung % ("a", "a"), rung % ("a", "a"))[0])
         self.assertIn("stage02::<its own>", self.sources("namespace stage03::a {\n}\n")[0])
-        self.assertIn("stage02::<its own>", self.sources("namespace stage02 {\n}\n")[0])
+        self.assertIn("stage02::<its own>", self.sources("namespace stage02 {\n__global__ void f();\n}\n")[0])
+        self.assertEqual([], self.sources("namespace stage02 {\nstruct Shared {};\n}\n"))  # no kernel: shared by rungs
         self.assertIn("outside", self.sources(good + rung % ("a", "a"))[0])
 
     def test_template_arguments_are_ignored(self):
