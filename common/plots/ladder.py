@@ -79,10 +79,7 @@ def title_of(results):
     how = "emulated" if emulated else "measured"
     if how not in str(machine):
         machine = f"{machine}, {how}"
-    problem = results.get("problem", "")
-    if isinstance(problem, dict):
-        problem = ", ".join(f"{name} {value}" for name, value in problem.items() if not isinstance(value, (list, dict)))
-    return f"Attention, rung by rung: {machine}\n{problem}"
+    return f"Attention, rung by rung: {machine}\n{results.get('problem', {}).get('text', 'unknown problem')}"
 
 
 def draw(results, path):
