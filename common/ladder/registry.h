@@ -64,10 +64,10 @@ struct Rung {
     std::string name;    // "split_kv"
     Pass pass = Pass::forward;
     Stores stores = Stores::weights;
-    bool fast = false;           // claims speed: no spills, no ptxas warning
+    bool fast = false;           // claims speed: its kernels stand in common/scripts/fast_kernels.txt
     bool whole_tiles = false;    // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
     int row_alignment = 1;       // bytes; operands whose rows start elsewhere are refused before the launch
-    std::string kernel_pattern;  // regular expression of its kernels' demangled names, for the resource report
+    std::string kernel_pattern;  // regular expression of its kernels' names, by which a kernel file finds it
 
     /// Why this rung does not do this problem, in words that follow "it": "has no dropout"; nullopt if it does. Called after
     /// attention::validate.
