@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(threads)
                     const int row = i0 + merge_row + step * rows_at_once;
                     if (row < sequence.Nq) O_rmem[step] = O_old_gmem.load4(row, merge_column);
                 }
-                if (threadIdx.x < Br && i0 + threadIdx.x < sequence.Nq) {
+                if (threadIdx.x < Br && i0 + int(threadIdx.x) < sequence.Nq) {
                     m_rmem = m_old_gmem(i0 + threadIdx.x);
                     l_rmem = l_old_gmem(i0 + threadIdx.x);
                 }

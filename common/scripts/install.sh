@@ -17,7 +17,7 @@ if ! command -v apt-get > /dev/null || ! command -v dpkg-query > /dev/null; then
     exit 0  # libraries that are missing are named when CMake looks for them
 fi
 
-for package in libboost-context-dev libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev \
+for package in libboost-context-dev libeigen3-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev \
                python3-matplotlib "$@"; do
     status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2> /dev/null || true)
     [ "$status" = installed ] || missing+=("$package")

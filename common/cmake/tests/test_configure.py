@@ -73,8 +73,9 @@ class Configure(unittest.TestCase):
                             "libboost-context-dev", "-DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON",
                             "-DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON")  # fmt: skip
         others = ("GTest", "benchmark", "CLI11", "nlohmann_json")
-        self.assert_refused("Not found: GTest, benchmark, CLI11, nlohmann_json. On Debian and Ubuntu: apt-get install "
-                            "libgtest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev",
+        self.assert_refused("Not found: GTest, GMock, benchmark, CLI11, nlohmann_json. On Debian and Ubuntu: apt-get "
+                            "install libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev",
+                            "-DGMOCK_HEADERS=OFF",
                             *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in others),
                             *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=OFF" for name in ("Eigen3", "Boost")))  # fmt: skip
 

@@ -246,10 +246,12 @@ void refuses_in_words(const Rung& rung) {
     } else {
         EXPECT_NE(rung.refuses(dropout)->find("dropout"), std::string::npos);
     }
-    if (const Problem wide = small_problem(4, 4, 4096, DataType::fp16); !takes(rung, wide))
+    if (const Problem wide = small_problem(4, 4, 4096, DataType::fp16); !takes(rung, wide)) {
         EXPECT_NE(rung.refuses(wide)->find("4096"), std::string::npos) << *rung.refuses(wide);
-    if (const Problem fp32 = small_problem(4, 4, smallest_d(rung), DataType::fp32); !takes(rung, fp32))
+    }
+    if (const Problem fp32 = small_problem(4, 4, smallest_d(rung), DataType::fp32); !takes(rung, fp32)) {
         EXPECT_NE(rung.refuses(fp32)->find("fp32"), std::string::npos) << *rung.refuses(fp32);
+    }
 }
 
 }  // namespace
