@@ -12,12 +12,14 @@
 
 namespace {
 
-void print_table_of_machines() {
+// Returns the exit status: nothing was measured.
+int print_table_of_machines() {
     std::printf("There is no GPU to measure here. What NVIDIA states (TB/s; dense TFLOP/s in bf16 and e4m3):\n");
     for (const profile::Machine& m : profile::machines) {
         std::printf("%-15s %6.2f %6.0f %6.0f   %s\n", std::string(m.name).c_str(), m.copy * 1e-12, m.bf16 * 1e-12,
                     m.e4m3 * 1e-12, std::string(m.source).c_str());
     }
+    return 3;
 }
 
 int run(int argc, char** argv) {
@@ -28,9 +30,11 @@ int run(int argc, char** argv) {
         std::cerr << "ceilings: the only option is --json FILE, where the figures are written too.\n";
         return 2;
     }
-    if (gpu::device().emulated) {
-        print_table_of_machines();
-        return 3;
+    try {
+        if (gpu::device().emulated) return print_table_of_machines();
+    } catch (const gpu::Error& error) {
+        std::cerr << "ceilings: " << error.what() << '\n';
+        return print_table_of_machines();
     }
     const std::vector<profile::Ceiling> ceilings = profile::ceilings();
     std::printf("%s, %d multiprocessors, up to %d MHz\n", gpu::device().name.c_str(), gpu::device().multiprocessors,

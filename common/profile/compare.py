@@ -18,6 +18,10 @@ import results as files
 HERE = pathlib.Path(__file__).parent
 
 
+class Failed(Exception):
+    """A program ended before its first round; it has said why."""
+
+
 class Program:
     """A program that prints "ready" and waits for a line before each round."""
 
@@ -25,6 +29,8 @@ class Program:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.waits = True
         self.until_ready()
+        if not self.waits and self.process.returncode != 0:
+            raise Failed(self.process.returncode)
 
     def until_ready(self):
         """Passes on what the program says until it waits for its next round or ends."""
@@ -43,7 +49,7 @@ class Program:
 
 
 def run_in_step(commands):
-    """Runs the programs turn by turn; returns their exit statuses."""
+    """Runs the programs turn by turn, never two at a time; returns their exit statuses. Raises Failed."""
     programs = [Program(command) for command in commands]
     order = list(programs)
     while any(program.waits for program in programs):
@@ -104,12 +110,14 @@ def main(arguments):
     of_peers = ["--peers", options.peers] if options.peers else []
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = (str(pathlib.Path(folder) / name) for name in ("bench.json", "peers.json"))
-        statuses = run_in_step([
-            [options.bench, *of_both, *of_bench, "--in-step", "--json", ours],
-            [sys.executable, str(HERE / "peers.py"), *of_peers, *of_both, "--in-step", "--json", theirs, *listing.stdout.splitlines()],
-        ])  # fmt: skip
         try:
+            statuses = run_in_step([
+                [sys.executable, str(HERE / "peers.py"), *of_peers, *of_both, "--in-step", "--json", theirs, *listing.stdout.splitlines()],
+                [options.bench, *of_both, *of_bench, "--in-step", "--json", ours],
+            ])  # fmt: skip
             results, peers = files.read(ours), files.read(theirs)
+        except Failed as failed:
+            return failed.args[0]
         except files.BadResults as error:
             print(f"compare.py: {error}", file=sys.stderr)
             return 1

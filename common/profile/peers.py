@@ -80,6 +80,7 @@ def attention_of(torch, peer, problem):
         raise ValueError("aligns a causal mask at the first key")
     grouped = problem["Hq"] != problem["Hkv"]
     if peer == "flex":
+        import torch._functorch.config
         from torch.nn.attention import flex_attention as flex
 
         torch._functorch.config.donated_buffer = False  # backward runs more than once
@@ -119,7 +120,7 @@ class Peer:
                     "status": "skipped", "reason": None, "ms": []}  # fmt: skip
         try:
             self.launch = self.prepare(torch, name, kind, problem, *operands)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
+        except Exception as error:  # whatever a back end throws where it has no kernel
             self.row["reason"] = str(error).split("\n")[0]
 
     def prepare(self, torch, name, kind, problem, q, k, v, dO):
@@ -152,30 +153,29 @@ def next_round(in_step):
             sys.exit("peers.py: the program to keep step with is gone")
 
 
-def measure(torch, options):
-    rows = []
-    for text in options.problems:
-        problem = files.parse_problem(text)
-        operands = inputs(torch, problem)
-        passes = [kind for kind in options.passes if (problem["Nq"] == 1) == (kind == "decode")]
-        peers = [Peer(torch, name, kind, problem, options.l2, operands) for kind in passes for name in options.peers]
-        stopwatch = Stopwatch(torch, options.l2)
-        ready = [peer for peer in peers if peer.row["status"] == "verified"]
-        launches = {peer: stopwatch.warm_up(peer.launch) for peer in ready}
-        for _ in range(options.repetitions):
-            next_round(options.in_step)
-            for peer in ready:
-                peer.row["ms"].append(stopwatch.sample(peer.launch, launches[peer]))
-            ready.reverse()
-        for peer in peers:
-            peer.evaluate()
-            rows.append(peer.row)
-            row = peer.row
-            said = f"{row['time_ms']:9.4g} ms {row['tflops']:6.4g} TFLOP/s" if row["ms"] else f"{row['status']}: it {row['reason']}"
-            print(f"  {files.title(row):15} {row['pass']:9} {said}   {text}", flush=True)
-        del operands, peers, ready, launches, stopwatch, peer
-        torch.cuda.empty_cache()
-    return rows
+def measure(torch, problem, options):
+    """The rows of all peers on one problem."""
+    operands = inputs(torch, problem)
+    passes = [kind for kind in options.passes if (problem["Nq"] == 1) == (kind == "decode")]
+    peers = [Peer(torch, name, kind, problem, options.l2, operands) for kind in passes for name in options.peers]
+    stopwatch = Stopwatch(torch, options.l2)
+    order = [peer for peer in peers if peer.row["status"] == "verified"]
+    launches = {peer: stopwatch.warm_up(peer.launch) for peer in order}
+    for _ in range(options.repetitions):
+        next_round(options.in_step)
+        for peer in order:
+            peer.row["ms"].append(stopwatch.sample(peer.launch, launches[peer]))
+        order.reverse()
+    for peer in peers:
+        peer.evaluate()
+    return [peer.row for peer in peers]
+
+
+def print_rows(problem, rows):
+    print(f"\n{problem['text']}")
+    for row in rows:
+        said = f"{row['time_ms']:9.4g} ms {row['tflops']:6.4g} TFLOP/s" if row["ms"] else f"{row['status']}: it {row['reason']}"
+        print(f"  {files.title(row):20} {row['pass']:9} {said}", flush=True)
 
 
 def choice(allowed):
@@ -214,7 +214,13 @@ def main(arguments):
         print("peers.py: PyTorch sees no GPU here.", file=sys.stderr)
         return 3
     torch.manual_seed(1)
-    rows = measure(torch, options)
+    rows = []
+    for text in options.problems:
+        problem = files.parse_problem(text)
+        measured = measure(torch, problem, options)
+        print_rows(problem, measured)
+        rows += measured
+        torch.cuda.empty_cache()
     if options.json:
         files.write(options.json, {
             "schema": 2, "machine": torch.cuda.get_device_name(), "emulated": False, "debug": False,

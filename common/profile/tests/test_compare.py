@@ -36,6 +36,10 @@ class Compare(unittest.TestCase):
             self.assertEqual([0, 3], compare.run_in_step([command("a", "0"), command("b", "3")]))
             self.assertEqual("abbaab", diary.read_text())
 
+    def test_a_program_that_cannot_begin_ends_it(self):
+        with self.assertRaises(compare.Failed):
+            compare.run_in_step([[sys.executable, "-c", "import sys; sys.exit(3)"]])
+
     def test_ratio_is_formed_within_each_round(self):
         # The clock halves after five rounds: times double, ratios stay 2.
         clock = [1] * 5 + [2] * 4

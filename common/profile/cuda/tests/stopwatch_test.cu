@@ -26,13 +26,13 @@ void launch_spin(double milliseconds) {
     launch({"spin", 1, 32, 0}, spin, static_cast<std::int64_t>(milliseconds * 1e6));
 }
 
-__global__ void multiply_add(Tensor<float> to, int rounds) {
+__global__ void chain_of_fmas(Tensor<float> to, int rounds) {
     float x = threadIdx.x * 1e-3f;
     for (int n = 0; n < rounds; ++n) x = x * 0.999f + 0.001f;
     to.matrix(0, 0, 0, gridDim.x)(blockIdx.x, threadIdx.x) = x;
 }
 
-__global__ void read(Tensor<const float> from, Tensor<float> to) {
+__global__ void sum_rows(Tensor<const float> from, Tensor<float> to) {
     float sum = 0;
     for (int column = threadIdx.x; column < from.columns; column += blockDim.x)
         sum += from.matrix(0, 0, 0, gridDim.x)(blockIdx.x, column);
@@ -44,10 +44,10 @@ struct Kernels {
     static constexpr int ctas = 1056, threads = 256, columns = 8192;  // read: 35 MB, which an L2 of 50 MB keeps
     Buffer from{"from", sizeof(float) * ctas*columns}, to{"to", sizeof(float) * ctas*threads};
     std::function<void()> multiply_add = [this] {
-        launch({"multiply_add", ctas, threads, 0}, ::multiply_add, to.tensor<float>(0, 0, threads, threads), 20000);
+        launch({"chain_of_fmas", ctas, threads, 0}, chain_of_fmas, to.tensor<float>(0, 0, threads, threads), 20000);
     };
     std::function<void()> read = [this] {
-        launch({"read", ctas, threads, 0}, ::read, read_only(from.tensor<float>(0, 0, columns, columns)),
+        launch({"sum_rows", ctas, threads, 0}, sum_rows, read_only(from.tensor<float>(0, 0, columns, columns)),
                to.tensor<float>(0, 0, threads, threads));
     };
 };
