@@ -7,6 +7,7 @@ Peers: flash, cudnn, efficient, math (back ends of scaled_dot_product_attention)
 for many seconds a problem). Needs PyTorch with a GPU. Exit: 0 measured, 2 bad input, 3 no PyTorch or no GPU.
 """
 import argparse
+import contextlib
 import sys
 
 import results as files
@@ -72,7 +73,7 @@ def inputs(torch, problem):
 
 
 def attention_of(torch, peer, problem):
-    """A function of Q, K, V. Raises ValueError for what the peer cannot do."""
+    """A function of Q, K, V, and what to enter around its calls. Raises ValueError for what the peer cannot do."""
     causal = problem["mask"] == "causal"
     if problem["mask"] not in ("none", "causal"):
         raise ValueError(f"has no mask {problem['mask']}")
@@ -86,7 +87,7 @@ def attention_of(torch, peer, problem):
         torch._functorch.config.donated_buffer = False  # backward runs more than once
         mask = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, problem["Nq"], problem["Nk"]) if causal else None
         compiled = torch.compile(flex.flex_attention, dynamic=False)
-        return lambda q, k, v: compiled(q, k, v, block_mask=mask, enable_gqa=grouped)
+        return lambda q, k, v: compiled(q, k, v, block_mask=mask, enable_gqa=grouped), contextlib.nullcontext
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     backend = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -96,10 +97,9 @@ def attention_of(torch, peer, problem):
         raise ValueError(f"keeps scores of {scores / 2**30:.0f} GiB several times over")
 
     def attention(q, k, v):
-        with sdpa_kernel(backend):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
-    return attention
+    return attention, lambda: sdpa_kernel(backend)
 
 
 def exact(torch, problem, q, k, v):
@@ -124,10 +124,11 @@ class Peer:
             self.row["reason"] = str(error).split("\n")[0]
 
     def prepare(self, torch, name, kind, problem, q, k, v, dO):
-        attention = attention_of(torch, name, problem)
+        attention, self.context = attention_of(torch, name, problem)
         if kind == "backward":
             q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-        O = attention(q, k, v)
+        with self.context():
+            O = attention(q, k, v)
         first, expected = exact(torch, problem, q.detach(), k.detach(), v.detach())
         error = ((O[0, 0, first:].float() - expected).norm() / expected.norm()).item()
         if not error <= LARGEST_ERROR:
@@ -160,11 +161,15 @@ def measure(torch, problem, options):
     peers = [Peer(torch, name, kind, problem, options.l2, operands) for kind in passes for name in options.peers]
     stopwatch = Stopwatch(torch, options.l2)
     order = [peer for peer in peers if peer.row["status"] == "verified"]
-    launches = {peer: stopwatch.warm_up(peer.launch) for peer in order}
+    launches = {}
+    for peer in order:
+        with peer.context():
+            launches[peer] = stopwatch.warm_up(peer.launch)
     for _ in range(options.repetitions):
         next_round(options.in_step)
         for peer in order:
-            peer.row["ms"].append(stopwatch.sample(peer.launch, launches[peer]))
+            with peer.context():
+                peer.row["ms"].append(stopwatch.sample(peer.launch, launches[peer]))
         order.reverse()
     for peer in peers:
         peer.evaluate()
@@ -174,7 +179,7 @@ def measure(torch, problem, options):
 def print_rows(problem, rows):
     print(f"\n{problem['text']}")
     for row in rows:
-        said = f"{row['time_ms']:9.4g} ms {row['tflops']:6.4g} TFLOP/s" if row["ms"] else f"{row['status']}: it {row['reason']}"
+        said = f"{row['time_ms']:9.4g} ms {row['tflops']:6.4g} TFLOP/s" if row["ms"] else f"{row['status']}: {row['reason']}"
         print(f"  {files.title(row):20} {row['pass']:9} {said}", flush=True)
 
 
