@@ -117,7 +117,7 @@ TEST(Stage03, TheLargestWeightsAreEqualAtAnyScore) {
     }
 }
 
-// Without a mask every query tile reads all of K and V, and nothing else is read or written twice.
+// Without a mask every query tile reads all of K and V; nothing else is read or written twice, and ldmatrix never waits for a bank.
 TEST(Stage03, ReadsKeysOncePerQueryTile) {
     if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
     const std::uint64_t N = 300, d = 128, element = 2;
@@ -126,6 +126,7 @@ TEST(Stage03, ReadsKeysOncePerQueryTile) {
         const verify::Case the_case(verify::small_problem(N, N, d, DataType::fp16));
         const verify::Result result = verify::Run(rung, the_case).verify();
         ASSERT_TRUE(result.verified()) << result.reason();
+        EXPECT_EQ(result.counters->bank_conflicts, 0u) << rung.title();
         for (const gpu::Traffic& traffic : result.counters->tensors) {
             const std::uint64_t once = N * d * element, tiles = (N + Br - 1) / Br;
             const std::uint64_t read = traffic.tensor == "Q"                            ? once
