@@ -27,6 +27,12 @@ TEST(Stage03, HasItsRungs) {
     EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward"}));
 }
 
+// What a kernel computes on the way stays on chip.
+TEST(Stage03, NeedsNoWorkspace) {
+    for (const ladder::Rung& rung : rungs())
+        EXPECT_EQ(verify::workspace_bytes(rung, verify::small_problem(1000, 1000, 64, DataType::bf16)), 0u);
+}
+
 // Each head dimension that kernels are compiled for, and one that is padded to it: several tiles each way, a group, rows
 // that fill no tile.
 TEST(Stage03, HeadDimensions) {
