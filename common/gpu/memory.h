@@ -69,6 +69,15 @@ struct Matrix {
         return data + row * row_stride + column;
     }
 
+    /// The same without its first rows and columns, which may be more than it has. A walk by equal steps costs an addition each.
+    GPU_DEVICE Matrix from(int row, int column) const {
+        Matrix rest = *this;
+        rest.data += row * row_stride + column;
+        rest.rows -= row;
+        rest.columns -= column;
+        return rest;
+    }
+
     GPU_DEVICE decltype(auto) operator()(int row, int column GPU_SITE) const {
         T* p = pointer(row, column, 1 GPU_PASS_SITE);
 #if GPU_EMULATOR
