@@ -89,11 +89,12 @@ template <class T, int d>
 struct SharedOfQueries {
     Tile16<T, QueryTiles<d>::Br, d> Q, dO;
     Tile16<T, QueryTiles<d>::Bc, d> K[2], V[2];
+    SharedArray<float, QueryTiles<d>::Br> L, D;
 };
 
 /// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its own.
-__device__ inline std::int64_t first_tile(const KernelProblem& problem, int b, int Br) {
-    return (problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br + b;
+__device__ inline int first_tile(const KernelProblem& problem, int b, int Br) {
+    return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
 }
 
 /// The tile of Br queries that a CTA of `prepare` works on; of packed sequences some have i0 >= Nq.
@@ -204,9 +205,8 @@ __global__ void __launch_bounds__(threads)
     const Mask mask = problem.mask(sequence);
     const float scale_log2 = problem.scale * log2_e;
     const float kept_scale = problem.dropout.enabled ? problem.dropout.scale : 1.0f;
-    const int heads = problem.Hq / problem.Hkv, first_head = kv_head * heads;
+    const Range heads = {kv_head * (problem.Hq / problem.Hkv), (kv_head + 1) * (problem.Hq / problem.Hkv)};
     const Range q_tiles = mask.query_tiles(j0, Bc, Br);
-    const int tiles = q_tiles.empty() ? 0 : q_tiles.end - q_tiles.begin, steps = heads * tiles;
     const auto scratch = first_tile(problem, b, Br);
 
     const int lane = lane_id();
@@ -217,8 +217,7 @@ __global__ void __launch_bounds__(threads)
     const PartOfS<d> S_part;
     const PartOfdK<d> dK_part;
 
-    const auto copy_queries = [&](int step) {
-        const int head = first_head + step / tiles, q_tile = q_tiles.begin + step % tiles, slot = step % 2;
+    const auto copy_queries = [&](int head, int q_tile, int slot) {
         copy_rows<d, threads>(smem.Q[slot], sequence.queries(Q, head), q_tile * Br, mask.seeing_queries());
         copy_rows<d, threads>(smem.dO[slot], sequence.queries(dO, head), q_tile * Br, mask.seeing_queries());
         const int column = 4 * threadIdx.x % Br;
@@ -232,24 +231,25 @@ __global__ void __launch_bounds__(threads)
         cp_async_commit_group();
     };
 
-    if (steps > 0) {
+    if (!q_tiles.empty()) {
         copy_rows<d, threads>(smem.K, sequence.keys(K, kv_head), j0, mask.seen_keys());
         copy_rows<d, threads>(smem.V, sequence.keys(V, kv_head), j0, mask.seen_keys());
-        copy_queries(0);
+        copy_queries(heads.begin, q_tiles.begin, 0);
     }
 
     typename PartOfdK<d>::Accumulator dK_rmem = {}, dV_rmem = {};
-    for (int step = 0; step < steps; ++step) {
-        const int head = first_head + step / tiles, q_tile = q_tiles.begin + step % tiles, i0 = q_tile * Br;
-        auto& Q_smem = smem.Q[step % 2];
-        auto& dO_smem = smem.dO[step % 2];
-        auto& L_smem = smem.L[step % 2];
-        auto& D_smem = smem.D[step % 2];
+    int head = heads.begin, q_tile = q_tiles.begin;
+    for (int slot = 0; !q_tiles.empty() && head < heads.end; slot = 1 - slot) {
+        const int i0 = q_tile * Br;
+        auto& Q_smem = smem.Q[slot];
+        auto& dO_smem = smem.dO[slot];
 
         // 1. Everybody's copies have landed, and everybody has left the last tile's Q, dO, P and dS.
         cp_async_wait_group<0>();
         bar_sync();
-        if (step + 1 < steps) copy_queries(step + 1);
+        const bool last_tile = q_tile + 1 == q_tiles.end;
+        const int next_head = head + last_tile, next_tile = last_tile ? q_tiles.begin : q_tile + 1;
+        if (next_head < heads.end) copy_queries(next_head, next_tile, 1 - slot);
 
         // 2. S = Q K^T and dP = dO V^T.
         const std::uint64_t kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const int row = S_part.row + 16 * m + 8 * half + g;
-                    const float L_i = L_smem(row), D_i = D_smem(row);
+                    const float L_i = smem.L[slot](row), D_i = smem.D[slot](row);
                     const Range keys = single ? mask.keys(i0 + row) : Range{};
 #pragma unroll
                     for (int n = 0; n < S_part.n_tiles; ++n) {
@@ -287,7 +287,8 @@ __global__ void __launch_bounds__(threads)
                             P[c] = ex2_approx_ftz(s - L_i);
                             const int bit = 2 * ((2 * m + half) * S_part.n_tiles + n) + c;
                             const bool dropped = single && (kept >> bit & 1) == 0;
-                            const float dP_ij = dropped ? 0.0f : kept_scale * dP[m][n][2 * half + c];
+                            float dP_ij = dP[m][n][2 * half + c];
+                            if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
                             dS[c] = hidden ? 0.0f : P[c] * (dP_ij - D_i);
                             if (dropped) P[c] = 0;
                         }
@@ -317,6 +318,7 @@ __global__ void __launch_bounds__(threads)
         };
         multiply<T, Br / 16>(dV_rmem, load_transposed(smem.P), load_queries(dO_smem));
         multiply<T, Br / 16>(dK_rmem, load_transposed(smem.dS), load_queries(Q_smem));
+        head = next_head, q_tile = next_tile;
     }
 
     // dK and dV; zeros where no query sees the tile. A kept weight of dV counts 1 / (1 - p) times.
@@ -375,17 +377,12 @@ __global__ void __launch_bounds__(query_threads)
         copy_keys(kv_tiles.begin);
     }
 
-    // L and D of this lane's queries.
-    constexpr int scratch_Br = Tiles<d>::Br;
-    float L_rmem[m_tiles][2] = {}, D_rmem[m_tiles][2] = {};
-    for (int m = 0; m < m_tiles; ++m) {
-        for (int half = 0; half < 2; ++half) {
-            const int i = i0 + warp_query + 16 * m + 8 * half + g;
-            if (i >= sequence.Nq) continue;
-            const auto scratch = first_tile(problem, b, scratch_Br) + i / scratch_Br;
-            L_rmem[m][half] = L_log2.matrix(0, h, scratch, 1)(0, i % scratch_Br);
-            D_rmem[m][half] = D.matrix(0, h, scratch, 1)(0, i % scratch_Br);
-        }
+    if (int(threadIdx.x) < Br) {
+        constexpr int scratch_Br = Tiles<d>::Br;
+        const int i = i0 + threadIdx.x, scratch = first_tile(problem, b, scratch_Br) + i / scratch_Br;
+        const bool there = i < sequence.Nq;
+        smem.L(threadIdx.x) = there ? L_log2.matrix(0, h, scratch, 1)(0, i % scratch_Br) : 0.0f;
+        smem.D(threadIdx.x) = there ? D.matrix(0, h, scratch, 1)(0, i % scratch_Br) : 0.0f;
     }
 
     float dQ_rmem[m_tiles][d / 8][4] = {};
@@ -421,7 +418,8 @@ __global__ void __launch_bounds__(query_threads)
             for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int i = i0 + warp_query + 16 * m + 8 * half + g;
+                    const int row = warp_query + 16 * m + 8 * half + g, i = i0 + row;
+                    const float L_i = smem.L(row), D_i = smem.D(row);
                     const Range keys = single ? mask.keys(i) : Range{};
 #pragma unroll
                     for (int n = 0; n < n_tiles; ++n) {
@@ -430,11 +428,12 @@ __global__ void __launch_bounds__(query_threads)
                         for (int c = 0; c < 2; ++c) {
                             const bool hidden = single && !keys.contains(j + c);
                             const float s = hidden ? -infinity : S[m][n][2 * half + c] * scale_log2;
-                            const float P = ex2_approx_ftz(s - L_rmem[m][half]);
+                            const float P = ex2_approx_ftz(s - L_i);
                             const int bit = 2 * ((2 * m + half) * n_tiles + n) + c;
                             const bool dropped = single && (kept >> bit & 1) == 0;
-                            const float dP_ij = dropped ? 0.0f : kept_scale * dP[m][n][2 * half + c];
-                            dS[c] = hidden ? 0.0f : P * (dP_ij - D_rmem[m][half]);
+                            float dP_ij = dP[m][n][2 * half + c];
+                            if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
+                            dS[c] = hidden ? 0.0f : P * (dP_ij - D_i);
                         }
                         dS_rmem[m][n / 2][n % 2 * 2 + half] = cvt_rn_x2<T>(dS[0], dS[1]);
                     }
