@@ -148,15 +148,16 @@ __global__ void __launch_bounds__(threads)
 /// Dropout: which of this lane's weights are kept, a bit each, in the order of m, half, n and column; the first is (i, j). Both keys
 /// of a pair are words of one draw.
 template <int m_tiles, int n_tiles>
-__device__ inline std::uint64_t kept_weights(const Dropout& dropout, int head, int i, int j) {
-    if (!dropout.enabled) return ~std::uint64_t(0);
-    std::uint64_t kept = 0;
+__device__ inline auto kept_weights(const Dropout& dropout, int head, int i, int j) {
+    using Bits = std::conditional_t<m_tiles * n_tiles <= 8, std::uint32_t, std::uint64_t>;
+    if (!dropout.enabled) return ~Bits(0);
+    Bits kept = 0;
 #pragma unroll 1
     for (int pair = 0; pair < 2 * m_tiles * n_tiles; ++pair) {
         const int key = j + pair % n_tiles * 8;
         const Words words = dropout.words(head, i + pair / n_tiles * 8, key / 4);
-        const std::uint64_t first = dropout.keeps(key % 4 == 0 ? words[0] : words[2]);
-        const std::uint64_t second = dropout.keeps(key % 4 == 0 ? words[1] : words[3]);
+        const Bits first = dropout.keeps(key % 4 == 0 ? words[0] : words[2]);
+        const Bits second = dropout.keeps(key % 4 == 0 ? words[1] : words[3]);
         kept |= (first | second << 1) << 2 * pair;
     }
     return kept;
@@ -242,8 +243,8 @@ __global__ void __launch_bounds__(threads)
         if (next_head < heads.end) copy_queries(next_head, next_tile, 1 - slot);
 
         // 2. S = Q K^T and dP = dO V^T.
-        const std::uint64_t kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(
-            problem.dropout, b * problem.Hq + head, i0 + S_part.row + g, j0 + S_part.column + 2 * t);
+        const auto kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(problem.dropout, b * problem.Hq + head,
+                                                                       i0 + S_part.row + g, j0 + S_part.column + 2 * t);
         typename PartOfS<d>::Accumulator S = {}, dP = {};
         const auto load_rows = [&](auto& tile) {
             return [&](auto& r, int m, int k) {

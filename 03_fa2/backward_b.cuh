@@ -158,15 +158,16 @@ __global__ void __launch_bounds__(threads) prepare(KernelProblem problem, Tensor
 /// Dropout: which of this lane's weights are kept, a bit each, in the order of m, half, n and column; the first is (i, j). Both keys
 /// of a pair are words of one draw.
 template <int m_tiles, int n_tiles>
-__device__ inline std::uint64_t kept_weights(const Dropout& dropout, int head, int i, int j) {
-    if (!dropout.enabled) return ~std::uint64_t(0);
-    std::uint64_t kept = 0;
+__device__ inline auto kept_weights(const Dropout& dropout, int head, int i, int j) {
+    using Bits = std::conditional_t<m_tiles * n_tiles <= 8, std::uint32_t, std::uint64_t>;
+    if (!dropout.enabled) return ~Bits(0);
+    Bits kept = 0;
 #pragma unroll 1
     for (int pair = 0; pair < 2 * m_tiles * n_tiles; ++pair) {
         const int key = j + pair % n_tiles * 8;
         const Words words = dropout.words(head, i + pair / n_tiles * 8, key / 4);
-        const std::uint64_t first = dropout.keeps(key % 4 == 0 ? words[0] : words[2]);
-        const std::uint64_t second = dropout.keeps(key % 4 == 0 ? words[1] : words[3]);
+        const Bits first = dropout.keeps(key % 4 == 0 ? words[0] : words[2]);
+        const Bits second = dropout.keeps(key % 4 == 0 ? words[1] : words[3]);
         kept |= (first | second << 1) << 2 * pair;
     }
     return kept;
@@ -175,7 +176,6 @@ __device__ inline std::uint64_t kept_weights(const Dropout& dropout, int head, i
 /// C += A B, this warp's part: k_steps products of k16. load_A(r, m, k) and load_B(r, n, k) fetch operands of 16 x 16.
 template <class T, int k_steps, int m_tiles, int n_tiles, class LoadA, class LoadB>
 __device__ inline void multiply(float (&C)[m_tiles][n_tiles][4], LoadA load_A, LoadB load_B) {
-#pragma unroll
     for (int k = 0; k < k_steps; ++k) {
         std::uint32_t A_rmem[m_tiles][4];
         for (int m = 0; m < m_tiles; ++m) load_A(A_rmem[m], m, k);
@@ -252,8 +252,8 @@ __global__ void __launch_bounds__(threads)
         if (next_head < heads.end) copy_queries(next_head, next_tile, 1 - slot);
 
         // 2. S = Q K^T and dP = dO V^T.
-        const std::uint64_t kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(
-            problem.dropout, b * problem.Hq + head, i0 + S_part.row + g, j0 + S_part.column + 2 * t);
+        const auto kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(problem.dropout, b * problem.Hq + head,
+                                                                       i0 + S_part.row + g, j0 + S_part.column + 2 * t);
         typename PartOfS<d>::Accumulator S = {}, dP = {};
         const auto load_rows = [&](auto& tile) {
             return [&](auto& r, int m, int k) {
@@ -397,7 +397,7 @@ __global__ void __launch_bounds__(query_threads)
         if (kv_tile + 1 < kv_tiles.end) copy_keys(kv_tile + 1);
 
         // 6. S = Q K^T and dP = dO V^T.
-        const std::uint64_t kept =
+        const auto kept =
             kept_weights<m_tiles, n_tiles>(problem.dropout, b * problem.Hq + h, i0 + warp_query + g, j0 + 2 * t);
         float S[m_tiles][n_tiles][4] = {}, dP[m_tiles][n_tiles][4] = {};
         const auto load_queries = [&](auto& tile) {
