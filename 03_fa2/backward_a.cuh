@@ -25,6 +25,7 @@
 //   5. dQ += dS K, atomically
 #pragma once
 
+#include "03_fa2/backward_tiles.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -34,41 +35,7 @@ namespace stage03::a_backward {
 using namespace attention;
 using namespace gpu;
 
-constexpr int warps = 8;
-constexpr int threads = warps * warp_size;
-
-// Tiles for each d that the kernels are built for; a smaller d is padded with zeros. How many warps lie along the rows of each
-// product's result; the others lie along its columns.
-template <int d>
-struct Tiles {
-    static constexpr int Br = d <= 64 ? 128 : 64;
-    static constexpr int Bc = d <= 128 ? 128 : 64;
-    static constexpr int warps_S = d == 96 || d == 128 ? 2 : 4;
-    static constexpr int warps_dK = Bc / 32;
-    static constexpr int warps_dQ = d <= 96 ? 4 : 2;
-    static constexpr int tile_elements = Br * d;  // of dQ
-};
-
-/// What a warp holds of a product's result of `rows` x `columns`, and where it begins.
-template <int rows, int columns, int row_warps>
-struct Part {
-    static constexpr int column_warps = warps / row_warps;
-    static constexpr int m_tiles = rows / row_warps / 16, n_tiles = columns / column_warps / 8;
-    static_assert(m_tiles * row_warps * 16 == rows && n_tiles * column_warps * 8 == columns && n_tiles % 2 == 0);
-    using Accumulator = float[m_tiles][n_tiles][4];
-    int row = warp_id() / column_warps * (16 * m_tiles), column = warp_id() % column_warps * (8 * n_tiles);
-};
-
-template <int d>
-using PartOfS = Part<Tiles<d>::Br, Tiles<d>::Bc, Tiles<d>::warps_S>;
-template <int d>
-using PartOfdK = Part<Tiles<d>::Bc, d, Tiles<d>::warps_dK>;
-template <int d>
-using PartOfdQ = Part<Tiles<d>::Br, d, Tiles<d>::warps_dQ>;
-
-// Rows that are no multiple of 128 bytes are padded by 16 bytes instead of swizzled; both keep ldmatrix free of bank conflicts.
-template <class T, int rows, int d>
-using Tile16 = std::conditional_t<d % 64 == 0, SharedTile<T, rows, d, Swizzle::xor_8>, SharedTile<T, rows, d + 8>>;
+constexpr int threads = backward_warps * warp_size;
 
 template <class T, int d>
 struct Shared {
@@ -79,23 +46,9 @@ struct Shared {
     SharedArray<float, Br> L[2], D[2];
 };
 
-/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its own.
-__device__ inline int first_tile(const KernelProblem& problem, int b, int Br) {
-    return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
-}
-
-/// The tile of Br queries that a CTA of `prepare` or `finish` works on; of packed sequences some have i0 >= Nq.
-struct QueryTile {
-    int b, h, i0;
-    __device__ QueryTile(const KernelProblem& problem, int Br) {
-        const int tiles = ceil_div(problem.Nq, Br), head = blockIdx.x / tiles;
-        b = head / problem.Hq, h = head % problem.Hq, i0 = blockIdx.x % tiles * Br;
-    }
-};
-
 /// Starts the copy of rows first ... first + rows - 1 to shared memory, d columns of which the source may have fewer. Rows outside
 /// `kept` become zeros: no key or query beyond the mask, not even a NaN, may reach a product.
-template <int d, class Tile, class T>
+template <int d, int threads, class Tile, class T>
 __device__ inline void copy_rows(Tile& tile, const Matrix<const T>& source, int first, Range kept) {
     constexpr int chunk = 16 / sizeof(T), chunks = d / chunk;
 #pragma unroll 1  // unrolled, its addresses would take the registers that the products need
@@ -106,9 +59,9 @@ __device__ inline void copy_rows(Tile& tile, const Matrix<const T>& source, int 
     }
 }
 
-/// One CTA a query tile. Of a query that sees no key, and beyond the last one, L and D are 0: its weights are 0 because every
+/// One CTA a query tile. with_dQ: also zeros for the sums of dQ. Of a query that sees no key, and beyond the last one, L and D are 0: its weights are 0 because every
 /// key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
-template <class T, int d>
+template <class T, int d, bool with_dQ>
 __global__ void __launch_bounds__(threads)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
             Tensor<float> D, Tensor<float> dQ_sum) {
@@ -124,7 +77,6 @@ __global__ void __launch_bounds__(threads)
     const auto scratch = first_tile(problem, tile.b, Br) + tile.i0 / Br;
     const auto L_log2_gmem = L_log2.matrix(0, tile.h, scratch, 1);
     const auto D_gmem = D.matrix(0, tile.h, scratch, 1);
-    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
 
     const int t = lane_id() % 4;  // four threads a query, 8 elements at a time
     for (int row = threadIdx.x / 4; row < Br; row += threads / 4) {
@@ -142,25 +94,10 @@ __global__ void __launch_bounds__(threads)
             D_gmem(0, row) = sum;
         }
     }
-    for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
-}
-
-/// Dropout: which of this lane's weights are kept, a bit each, in the order of m, half, n and column; the first is (i, j). Both keys
-/// of a pair are words of one draw.
-template <int m_tiles, int n_tiles>
-__device__ inline auto kept_weights(const Dropout& dropout, int head, int i, int j) {
-    using Bits = std::conditional_t<m_tiles * n_tiles <= 8, std::uint32_t, std::uint64_t>;
-    if (!dropout.enabled) return ~Bits(0);
-    Bits kept = 0;
-#pragma unroll 1
-    for (int pair = 0; pair < 2 * m_tiles * n_tiles; ++pair) {
-        const int key = j + pair % n_tiles * 8;
-        const Words words = dropout.words(head, i + pair / n_tiles * 8, key / 4);
-        const Bits first = dropout.keeps(key % 4 == 0 ? words[0] : words[2]);
-        const Bits second = dropout.keeps(key % 4 == 0 ? words[1] : words[3]);
-        kept |= (first | second << 1) << 2 * pair;
+    if constexpr (with_dQ) {
+        const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
+        for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
     }
-    return kept;
 }
 
 /// C += A B, this warp's part: k_steps products of k16. load_A(r, m, k) and load_B(r, n, k) fetch operands of 16 x 16.
@@ -180,8 +117,8 @@ __device__ inline void multiply(float (&C)[m_tiles][n_tiles][4], LoadA load_A, L
     }
 }
 
-/// L_log2, D and dQ_sum as from `prepare`.
-template <class T, int d>
+/// L_log2, D and dQ_sum as from `prepare`. Without dQ it leaves phase 5 out.
+template <class T, int d, bool with_dQ>
 __global__ void __launch_bounds__(threads)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
              Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV) {
@@ -209,8 +146,8 @@ __global__ void __launch_bounds__(threads)
     const PartOfdQ<d> dQ_part;
 
     const auto copy_queries = [&](int head, int q_tile, int slot) {
-        copy_rows<d>(smem.Q[slot], sequence.queries(Q, head), q_tile * Br, mask.seeing_queries());
-        copy_rows<d>(smem.dO[slot], sequence.queries(dO, head), q_tile * Br, mask.seeing_queries());
+        copy_rows<d, threads>(smem.Q[slot], sequence.queries(Q, head), q_tile * Br, mask.seeing_queries());
+        copy_rows<d, threads>(smem.dO[slot], sequence.queries(dO, head), q_tile * Br, mask.seeing_queries());
         const int column = 4 * threadIdx.x % Br;
         if (threadIdx.x < Br / 4) {
             const auto L_gmem = L_log2.matrix(0, head, scratch + q_tile, 1);
@@ -223,8 +160,8 @@ __global__ void __launch_bounds__(threads)
     };
 
     if (!q_tiles.empty()) {
-        copy_rows<d>(smem.K, sequence.keys(K, kv_head), j0, mask.seen_keys());
-        copy_rows<d>(smem.V, sequence.keys(V, kv_head), j0, mask.seen_keys());
+        copy_rows<d, threads>(smem.K, sequence.keys(K, kv_head), j0, mask.seen_keys());
+        copy_rows<d, threads>(smem.V, sequence.keys(V, kv_head), j0, mask.seen_keys());
         copy_queries(heads.begin, q_tiles.begin, 0);
     }
 
@@ -311,22 +248,24 @@ __global__ void __launch_bounds__(threads)
         multiply<T, Br / 16>(dK_rmem, load_transposed(smem.dS), load_queries(Q_smem));
 
         // 5. dQ += dS K. Lane by lane and register by register: `finish` knows the order.
-        typename PartOfdQ<d>::Accumulator dQ = {};
-        multiply<T, Bc / 16>(
-            dQ,
-            [&](auto& r, int m, int k) {
-                ldmatrix_x4(r, smem.dS.address(dQ_part.row + 16 * m + row_A, 16 * k + column_A));
-            },
-            [&](auto& r, int n, int k) {
-                ldmatrix_x4_trans(r, smem.K.address(16 * k + row_A, dQ_part.column + 8 * n + column_A));
-            });
-        const auto dQ_sum_gmem = dQ_sum.matrix(0, head, scratch + q_tile, 1);
-        int e = threadIdx.x;
-        for (auto& row : dQ) {
-            for (auto& block : row) {
-                for (float x : block) {
-                    red_global_add_f32(dQ_sum_gmem, 0, e, x);
-                    e += threads;
+        if constexpr (with_dQ) {
+            typename PartOfdQ<d>::Accumulator dQ = {};
+            multiply<T, Bc / 16>(
+                dQ,
+                [&](auto& r, int m, int k) {
+                    ldmatrix_x4(r, smem.dS.address(dQ_part.row + 16 * m + row_A, 16 * k + column_A));
+                },
+                [&](auto& r, int n, int k) {
+                    ldmatrix_x4_trans(r, smem.K.address(16 * k + row_A, dQ_part.column + 8 * n + column_A));
+                });
+            const auto dQ_sum_gmem = dQ_sum.matrix(0, head, scratch + q_tile, 1);
+            int e = threadIdx.x;
+            for (auto& row : dQ) {
+                for (auto& block : row) {
+                    for (float x : block) {
+                        red_global_add_f32(dQ_sum_gmem, 0, e, x);
+                        e += threads;
+                    }
                 }
             }
         }

@@ -1,354 +1,57 @@
 // 03b backward: deterministic. Nothing is added across CTAs, so results are the same bits in every run and every order of events.
 //
 // backward_a adds the parts of dQ of all key tiles in whatever order they come. Here dQ has a kernel of its own with the loops the
-// other way round, queries outside: one CTA a query tile, dQ in registers, keys go by. It computes S and dP once more: 7 products
-// instead of 5, and 1.4 times the exponentials. In exchange there are no sums in fp32 (10 d bytes of traffic for each query, and 4 Br d
-// for each tile), no third kernel, and in the new one neither P nor dS leaves its registers.
+// other way round, queries outside: one CTA for each (query tile, query head, sequence), dQ in registers, keys go by. It computes S and
+// dP once more: 7 products instead of 5, and twice the exponentials. In exchange there are no sums in fp32, which took 10 d bytes a
+// query and 4 d for each of its tiles, no third kernel, and neither P nor dS of the new one leaves its registers.
 //
-// Three kernels. `prepare`: D = rowsum(dO o O) and L in base 2. `backward_keys`: backward_a's `backward` up to dK and dV.
-// `backward_queries`, 4 warps of 32 queries each (16 for d > 128): a warp has all keys of a tile, so that its accumulators of dS are
-// the operand registers of dQ = dS K.
+// Three kernels: `prepare` and `backward` of backward_a without dQ, and `backward_queries`. There 4 warps have 32 queries each (16 for
+// d > 128), and all keys of a tile, so that the accumulators of dS are the operand registers of dQ = dS K.
 //
-// On chip, d = 128 (d = 64). `backward_keys`: as backward_a. `backward_queries`: Q, dO 128 x d, 64 KiB (32); K, V 2 x Bc x d each, 32
-// KiB (32): two CTAs an SM. Registers: dQ d; S, dP 64 (128).
-// FLOPs of a tile: 8 Br Bc d for the keys, 6 Br Bc d for the queries.
+// On chip, d = 128 (d = 64): Q, dO 128 x d, 64 KiB (32); K, V 2 x 32 x d each, 32 KiB (16). In all 97 KiB (49): two CTAs an SM, as the
+// registers allow: dQ d; S, dP 64.
+// A tile: 6 Br Bc d FLOPs; bytes of global memory: K, V 4 Bc d read.
 //
-// backward_keys, for each query tile of each head of the group that sees the key tile:
-//   1. wait for Q, dO, L, D; start the copy of the next ones
+// For each key tile that the query tile sees:
+//   1. wait for K, V; start the copy of the next ones
 //   2. S = Q K^T,  dP = dO V^T
-//   3. P = 2^(S - L), dS = P o (dP - D), to shared memory
-//   4. dV += P^T dO,  dK += dS^T Q
-// backward_queries, for each key tile that the query tile sees:
-//   5. wait for K, V; start the copy of the next ones
-//   6. S = Q K^T,  dP = dO V^T
-//   7. dS = P o (dP - D), as operand registers
-//   8. dQ += dS K
+//   3. dS = 2^(S - L) o (dP - D), as operand registers
+//   4. dQ += dS K
 #pragma once
 
-#include "common/attention/kernel_problem.h"
-#include "common/attention/softmax.h"
-#include "common/gpu/gpu.h"
+#include "03_fa2/backward_a.cuh"
 
 namespace stage03::b_backward {
 
 using namespace attention;
 using namespace gpu;
+using a_backward::copy_rows;
+using a_backward::multiply;
 
-constexpr int warps = 8;
+constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
 
-// Tiles for each d that the kernels are built for; a smaller d is padded with zeros. How many warps lie along the rows of each
-// product's result; the others lie along its columns.
 template <int d>
 struct Tiles {
-    static constexpr int Br = d <= 64 ? 128 : 64;
-    static constexpr int Bc = d <= 128 ? 128 : 64;
-    static constexpr int warps_S = d == 96 || d == 128 ? 2 : 4;
-    static constexpr int warps_dK = Bc / 32;
-};
-
-// Of backward_queries.
-constexpr int query_warps = 4;
-constexpr int query_threads = query_warps * warp_size;
-
-template <int d>
-struct QueryTiles {
     static constexpr int Br = d <= 128 ? 128 : 64;
     static constexpr int Bc = 32;
 };
 
-/// What a warp holds of a product's result of `rows` x `columns`, and where it begins.
-template <int rows, int columns, int row_warps>
-struct Part {
-    static constexpr int column_warps = warps / row_warps;
-    static constexpr int m_tiles = rows / row_warps / 16, n_tiles = columns / column_warps / 8;
-    static_assert(m_tiles * row_warps * 16 == rows && n_tiles * column_warps * 8 == columns && n_tiles % 2 == 0);
-    using Accumulator = float[m_tiles][n_tiles][4];
-    int row = warp_id() / column_warps * (16 * m_tiles), column = warp_id() % column_warps * (8 * n_tiles);
-};
-
-template <int d>
-using PartOfS = Part<Tiles<d>::Br, Tiles<d>::Bc, Tiles<d>::warps_S>;
-template <int d>
-using PartOfdK = Part<Tiles<d>::Bc, d, Tiles<d>::warps_dK>;
-
-// Rows that are no multiple of 128 bytes are padded by 16 bytes instead of swizzled; both keep ldmatrix free of bank conflicts.
-template <class T, int rows, int d>
-using Tile16 = std::conditional_t<d % 64 == 0, SharedTile<T, rows, d, Swizzle::xor_8>, SharedTile<T, rows, d + 8>>;
-
 template <class T, int d>
 struct Shared {
-    static constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
-    Tile16<T, Bc, d> K, V;
-    Tile16<T, Br, d> Q[2], dO[2];
-    Tile16<T, Br, Bc> P, dS;
-    SharedArray<float, Br> L[2], D[2];
+    Tile16<T, Tiles<d>::Br, d> Q, dO;
+    Tile16<T, Tiles<d>::Bc, d> K[2], V[2];
+    SharedArray<float, Tiles<d>::Br> L, D;
 };
 
-template <class T, int d>
-struct SharedOfQueries {
-    Tile16<T, QueryTiles<d>::Br, d> Q, dO;
-    Tile16<T, QueryTiles<d>::Bc, d> K[2], V[2];
-    SharedArray<float, QueryTiles<d>::Br> L, D;
-};
-
-/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its own.
-__device__ inline int first_tile(const KernelProblem& problem, int b, int Br) {
-    return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
-}
-
-/// The tile of Br queries that a CTA of `prepare` works on; of packed sequences some have i0 >= Nq.
-struct QueryTile {
-    int b, h, i0;
-    __device__ QueryTile(const KernelProblem& problem, int Br) {
-        const int tiles = ceil_div(problem.Nq, Br), head = blockIdx.x / tiles;
-        b = head / problem.Hq, h = head % problem.Hq, i0 = blockIdx.x % tiles * Br;
-    }
-};
-
-/// Starts the copy of rows first ... first + rows - 1 to shared memory, d columns of which the source may have fewer. Rows outside
-/// `kept` become zeros: no key or query beyond the mask, not even a NaN, may reach a product.
-template <int d, int threads, class Tile, class T>
-__device__ inline void copy_rows(Tile& tile, const Matrix<const T>& source, int first, Range kept) {
-    constexpr int chunk = 16 / sizeof(T), chunks = d / chunk;
-#pragma unroll 1  // unrolled, its addresses would take the registers that the products need
-    for (int i = threadIdx.x; i < Tile::rows * chunks; i += threads) {
-        const int row = i / chunks, column = i % chunks * chunk;
-        const bool there = kept.contains(first + row) && column < source.columns;
-        cp_async_cg_16(tile.address(row, column), source, first + row, column, there ? 16 : 0);
-    }
-}
-
-/// One CTA a query tile. Of a query that sees no key, and beyond the last one, L and D are 0: its weights are 0 because every
-/// key is hidden. L_log2 and D: (scratch tile, query).
-template <class T, int d>
-__global__ void __launch_bounds__(threads) prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO,
-                                                   Tensor<const float> L, Tensor<float> L_log2, Tensor<float> D) {
-    constexpr int Br = Tiles<d>::Br;
-    const QueryTile tile(problem, Br);
-    const Sequence sequence = problem.sequence(tile.b);
-    if (tile.i0 >= sequence.Nq) return;
-
-    const auto O_gmem = sequence.queries(O, tile.h);
-    const auto dO_gmem = sequence.queries(dO, tile.h);
-    const auto L_gmem = sequence.queries(L, tile.h);
-    const Range seeing = problem.mask(sequence).seeing_queries();
-    const auto scratch = first_tile(problem, tile.b, Br) + tile.i0 / Br;
-    const auto L_log2_gmem = L_log2.matrix(0, tile.h, scratch, 1);
-    const auto D_gmem = D.matrix(0, tile.h, scratch, 1);
-
-    const int t = lane_id() % 4;  // four threads a query, 8 elements at a time
-    for (int row = threadIdx.x / 4; row < Br; row += threads / 4) {
-        const int i = tile.i0 + row;
-        const bool sees_a_key = seeing.contains(i);
-        float sum = 0;
-        for (int c = 8 * t; sees_a_key && c < problem.d; c += 32) {
-            const Vector<T, 8> o = O_gmem.load8(i, c), g = dO_gmem.load8(i, c);
-            for (int e = 0; e < 8; ++e) sum += to_float(o[e]) * to_float(g[e]);
-        }
-        sum += shfl_sync_bfly(sum, 1);
-        sum += shfl_sync_bfly(sum, 2);
-        if (t == 0) {
-            L_log2_gmem(0, row) = sees_a_key ? L_gmem(i) * log2_e : 0.0f;
-            D_gmem(0, row) = sum;
-        }
-    }
-}
-
-/// Dropout: which of this lane's weights are kept, a bit each, in the order of m, half, n and column; the first is (i, j). Both keys
-/// of a pair are words of one draw.
-template <int m_tiles, int n_tiles>
-__device__ inline auto kept_weights(const Dropout& dropout, int head, int i, int j) {
-    using Bits = std::conditional_t<m_tiles * n_tiles <= 8, std::uint32_t, std::uint64_t>;
-    if (!dropout.enabled) return ~Bits(0);
-    Bits kept = 0;
-#pragma unroll 1
-    for (int pair = 0; pair < 2 * m_tiles * n_tiles; ++pair) {
-        const int key = j + pair % n_tiles * 8;
-        const Words words = dropout.words(head, i + pair / n_tiles * 8, key / 4);
-        const Bits first = dropout.keeps(key % 4 == 0 ? words[0] : words[2]);
-        const Bits second = dropout.keeps(key % 4 == 0 ? words[1] : words[3]);
-        kept |= (first | second << 1) << 2 * pair;
-    }
-    return kept;
-}
-
-/// C += A B, this warp's part: k_steps products of k16. load_A(r, m, k) and load_B(r, n, k) fetch operands of 16 x 16.
-template <class T, int k_steps, int m_tiles, int n_tiles, class LoadA, class LoadB>
-__device__ inline void multiply(float (&C)[m_tiles][n_tiles][4], LoadA load_A, LoadB load_B) {
-    for (int k = 0; k < k_steps; ++k) {
-        std::uint32_t A_rmem[m_tiles][4];
-        for (int m = 0; m < m_tiles; ++m) load_A(A_rmem[m], m, k);
-        for (int n = 0; n < n_tiles; n += 2) {
-            std::uint32_t B_rmem[4];
-            load_B(B_rmem, n, k);
-            for (int m = 0; m < m_tiles; ++m) {
-                mma_sync_m16n8k16<T>(C[m][n], A_rmem[m], B_rmem[0], B_rmem[1]);
-                mma_sync_m16n8k16<T>(C[m][n + 1], A_rmem[m], B_rmem[2], B_rmem[3]);
-            }
-        }
-    }
-}
-
-/// L_log2, D: from `prepare`.
+/// L_log2, D: from `prepare`. The longest rows of a causal mask first.
 template <class T, int d>
 __global__ void __launch_bounds__(threads)
-    backward_keys(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
-                  Tensor<const float> L_log2, Tensor<const float> D, Tensor<T> dK, Tensor<T> dV) {
-    constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
-    auto& smem = shared_memory<Shared<T, d>>();
-
-    const int kv_tiles = ceil_div(problem.Nk, Bc), kv_head = blockIdx.x / kv_tiles % problem.Hkv;
-    const int b = blockIdx.x / kv_tiles / problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
-    const Sequence sequence = problem.sequence(b);
-    if (j0 >= sequence.Nk) return;
-    const Mask mask = problem.mask(sequence);
-    const float scale_log2 = problem.scale * log2_e;
-    const float kept_scale = problem.dropout.enabled ? problem.dropout.scale : 1.0f;
-    const Range heads = {kv_head * (problem.Hq / problem.Hkv), (kv_head + 1) * (problem.Hq / problem.Hkv)};
-    const Range q_tiles = mask.query_tiles(j0, Bc, Br);
-    const auto scratch = first_tile(problem, b, Br);
-
-    const int lane = lane_id();
-    const int g = lane / 4, t = lane % 4;  // of fragments: row g, columns 2t and 2t + 1 (mma.h)
-    // What this lane points at in a block of 16 x 16 (ldmatrix.h): an operand as it is stored, and the other way round.
-    const int row_A = lane % 16, column_A = 8 * (lane / 16);
-    const int row_B = lane % 8 + 8 * (lane / 16), column_B = 8 * (lane / 8 % 2);
-    const PartOfS<d> S_part;
-    const PartOfdK<d> dK_part;
-
-    const auto copy_queries = [&](int head, int q_tile, int slot) {
-        copy_rows<d, threads>(smem.Q[slot], sequence.queries(Q, head), q_tile * Br, mask.seeing_queries());
-        copy_rows<d, threads>(smem.dO[slot], sequence.queries(dO, head), q_tile * Br, mask.seeing_queries());
-        const int column = 4 * threadIdx.x % Br;
-        if (threadIdx.x < Br / 4) {
-            const auto L_gmem = L_log2.matrix(0, head, scratch + q_tile, 1);
-            cp_async_cg_16(smem.L[slot].address(0, column), L_gmem, 0, column, 16);
-        } else if (threadIdx.x < Br / 2) {
-            const auto D_gmem = D.matrix(0, head, scratch + q_tile, 1);
-            cp_async_cg_16(smem.D[slot].address(0, column), D_gmem, 0, column, 16);
-        }
-        cp_async_commit_group();
-    };
-
-    if (!q_tiles.empty()) {
-        copy_rows<d, threads>(smem.K, sequence.keys(K, kv_head), j0, mask.seen_keys());
-        copy_rows<d, threads>(smem.V, sequence.keys(V, kv_head), j0, mask.seen_keys());
-        copy_queries(heads.begin, q_tiles.begin, 0);
-    }
-
-    typename PartOfdK<d>::Accumulator dK_rmem = {}, dV_rmem = {};
-    int head = heads.begin, q_tile = q_tiles.begin;
-    for (int slot = 0; !q_tiles.empty() && head < heads.end; slot = 1 - slot) {
-        const int i0 = q_tile * Br;
-        auto& Q_smem = smem.Q[slot];
-        auto& dO_smem = smem.dO[slot];
-
-        // 1. Everybody's copies have landed, and everybody has left the last tile's Q, dO, P and dS.
-        cp_async_wait_group<0>();
-        bar_sync();
-        const bool last_tile = q_tile + 1 == q_tiles.end;
-        const int next_head = head + last_tile, next_tile = last_tile ? q_tiles.begin : q_tile + 1;
-        if (next_head < heads.end) copy_queries(next_head, next_tile, 1 - slot);
-
-        // 2. S = Q K^T and dP = dO V^T.
-        const auto kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(problem.dropout, b * problem.Hq + head,
-                                                                       i0 + S_part.row + g, j0 + S_part.column + 2 * t);
-        typename PartOfS<d>::Accumulator S = {}, dP = {};
-        const auto load_rows = [&](auto& tile) {
-            return [&](auto& r, int m, int k) {
-                ldmatrix_x4(r, tile.address(S_part.row + 16 * m + row_A, 16 * k + column_A));
-            };
-        };
-        const auto load_keys = [&](auto& tile) {
-            return [&](auto& r, int n, int k) {
-                ldmatrix_x4(r, tile.address(S_part.column + 8 * n + row_B, 16 * k + column_B));
-            };
-        };
-        multiply<T, d / 16>(S, load_rows(Q_smem), load_keys(smem.K));
-        multiply<T, d / 16>(dP, load_rows(dO_smem), load_keys(smem.V));
-
-        // 3. P and dS. `single`: each weight may be hidden or dropped.
-        const auto weights = [&](auto single) {
-#pragma unroll
-            for (int m = 0; m < S_part.m_tiles; ++m) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const int row = S_part.row + 16 * m + 8 * half + g;
-                    const float L_i = smem.L[slot](row), D_i = smem.D[slot](row);
-                    const Range keys = single ? mask.keys(i0 + row) : Range{};
-#pragma unroll
-                    for (int n = 0; n < S_part.n_tiles; ++n) {
-                        const int column = S_part.column + 8 * n + 2 * t;
-                        float P[2], dS[2];
-                        for (int c = 0; c < 2; ++c) {
-                            const bool hidden = single && !keys.contains(j0 + column + c);
-                            const float s = hidden ? -infinity : S[m][n][2 * half + c] * scale_log2;
-                            P[c] = ex2_approx_ftz(s - L_i);
-                            const int bit = 2 * ((2 * m + half) * S_part.n_tiles + n) + c;
-                            const bool dropped = single && (kept >> bit & 1) == 0;
-                            float dP_ij = dP[m][n][2 * half + c];
-                            if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
-                            dS[c] = hidden ? 0.0f : P[c] * (dP_ij - D_i);
-                            if (dropped) P[c] = 0;
-                        }
-                        smem.P.store_x2(row, column, cvt_rn_x2<T>(P[0], P[1]));
-                        smem.dS.store_x2(row, column, cvt_rn_x2<T>(dS[0], dS[1]));
-                    }
-                }
-            }
-        };
-        if (mask.classify(i0, Br, j0, Bc) == Tile::full && !problem.dropout.enabled) {
-            weights(std::false_type());
-        } else {
-            weights(std::true_type());
-        }
-        bar_sync();
-
-        // 4. dV += P^T dO and dK += dS^T Q, both operands transposed.
-        const auto load_transposed = [&](auto& tile) {
-            return [&](auto& r, int m, int k) {
-                ldmatrix_x4_trans(r, tile.address(16 * k + row_B, dK_part.row + 16 * m + column_B));
-            };
-        };
-        const auto load_queries = [&](auto& tile) {
-            return [&](auto& r, int n, int k) {
-                ldmatrix_x4_trans(r, tile.address(16 * k + row_A, dK_part.column + 8 * n + column_A));
-            };
-        };
-        multiply<T, Br / 16>(dV_rmem, load_transposed(smem.P), load_queries(dO_smem));
-        multiply<T, Br / 16>(dK_rmem, load_transposed(smem.dS), load_queries(Q_smem));
-        head = next_head, q_tile = next_tile;
-    }
-
-    // dK and dV; zeros where no query sees the tile. A kept weight of dV counts 1 / (1 - p) times.
-    const auto dK_gmem = sequence.keys(dK, kv_head);
-    const auto dV_gmem = sequence.keys(dV, kv_head);
-    for (int m = 0; m < dK_part.m_tiles; ++m) {
-        for (int half = 0; half < 2; ++half) {
-            const int j = j0 + dK_part.row + 16 * m + 8 * half + g;
-            for (int n = 0; n < dK_part.n_tiles; ++n) {
-                const int column = dK_part.column + 8 * n + 2 * t;
-                if (j >= sequence.Nk || column >= problem.d) continue;
-                const float(&k)[4] = dK_rmem[m][n], (&v)[4] = dV_rmem[m][n];
-                dK_gmem.store(
-                    j, column,
-                    cvt_rn<T>(Vector<float, 2>{problem.scale * k[2 * half], problem.scale * k[2 * half + 1]}));
-                dV_gmem.store(j, column,
-                              cvt_rn<T>(Vector<float, 2>{kept_scale * v[2 * half], kept_scale * v[2 * half + 1]}));
-            }
-        }
-    }
-}
-
-/// L_log2, D: from `prepare`, in tiles of Tiles<d>::Br queries. Longest rows of a causal mask first.
-template <class T, int d>
-__global__ void __launch_bounds__(query_threads)
     backward_queries(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
                      Tensor<const float> L_log2, Tensor<const float> D, Tensor<T> dQ) {
-    constexpr int Br = QueryTiles<d>::Br, Bc = QueryTiles<d>::Bc;
-    constexpr int m_tiles = Br / query_warps / 16, n_tiles = Bc / 8;
-    auto& smem = shared_memory<SharedOfQueries<T, d>>();
+    constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
+    constexpr int m_tiles = Br / warps / 16, n_tiles = Bc / 8;
+    auto& smem = shared_memory<Shared<T, d>>();
 
     const int heads = problem.B * problem.Hq, b = blockIdx.x % heads / problem.Hq, h = blockIdx.x % problem.Hq;
     const int i0 = (ceil_div(problem.Nq, Br) - 1 - int(blockIdx.x / heads)) * Br;
@@ -367,18 +70,18 @@ __global__ void __launch_bounds__(query_threads)
     const int warp_query = warp_id() * 16 * m_tiles;
 
     const auto copy_keys = [&](int kv_tile) {
-        copy_rows<d, query_threads>(smem.K[kv_tile % 2], K_gmem, kv_tile * Bc, mask.seen_keys());
-        copy_rows<d, query_threads>(smem.V[kv_tile % 2], V_gmem, kv_tile * Bc, mask.seen_keys());
+        copy_rows<d, threads>(smem.K[kv_tile % 2], K_gmem, kv_tile * Bc, mask.seen_keys());
+        copy_rows<d, threads>(smem.V[kv_tile % 2], V_gmem, kv_tile * Bc, mask.seen_keys());
         cp_async_commit_group();
     };
     if (!kv_tiles.empty()) {
-        copy_rows<d, query_threads>(smem.Q, sequence.queries(Q, h), i0, mask.seeing_queries());
-        copy_rows<d, query_threads>(smem.dO, sequence.queries(dO, h), i0, mask.seeing_queries());
+        copy_rows<d, threads>(smem.Q, sequence.queries(Q, h), i0, mask.seeing_queries());
+        copy_rows<d, threads>(smem.dO, sequence.queries(dO, h), i0, mask.seeing_queries());
         copy_keys(kv_tiles.begin);
     }
 
     if (int(threadIdx.x) < Br) {
-        constexpr int scratch_Br = Tiles<d>::Br;
+        constexpr int scratch_Br = stage03::Tiles<d>::Br;
         const int i = i0 + threadIdx.x, scratch = first_tile(problem, b, scratch_Br) + i / scratch_Br;
         const bool there = i < sequence.Nq;
         smem.L(threadIdx.x) = there ? L_log2.matrix(0, h, scratch, 1)(0, i % scratch_Br) : 0.0f;
@@ -391,14 +94,12 @@ __global__ void __launch_bounds__(query_threads)
         auto& K_smem = smem.K[kv_tile % 2];
         auto& V_smem = smem.V[kv_tile % 2];
 
-        // 5. Everybody's copies have landed, and everybody has left the last tile's K and V.
+        // 1. Everybody's copies have landed, and everybody has left the last tile's K and V.
         cp_async_wait_group<0>();
         bar_sync();
         if (kv_tile + 1 < kv_tiles.end) copy_keys(kv_tile + 1);
 
-        // 6. S = Q K^T and dP = dO V^T.
-        const auto kept =
-            kept_weights<m_tiles, n_tiles>(problem.dropout, b * problem.Hq + h, i0 + warp_query + g, j0 + 2 * t);
+        // 2. S = Q K^T and dP = dO V^T.
         float S[m_tiles][n_tiles][4] = {}, dP[m_tiles][n_tiles][4] = {};
         const auto load_queries = [&](auto& tile) {
             return [&](auto& r, int m, int k) {
@@ -411,9 +112,12 @@ __global__ void __launch_bounds__(query_threads)
         multiply<T, d / 16>(S, load_queries(smem.Q), load_keys(K_smem));
         multiply<T, d / 16>(dP, load_queries(smem.dO), load_keys(V_smem));
 
-        // 7. dS. Its n8 tiles 2k and 2k + 1 become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
+        // 3. dS. Its n8 tiles 2k and 2k + 1 become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
         std::uint32_t dS_rmem[m_tiles][Bc / 16][4];
         const auto weights = [&](auto single) {
+            const auto kept = !single ? 0
+                                      : kept_weights<m_tiles, n_tiles>(problem.dropout, b * problem.Hq + h,
+                                                                       i0 + warp_query + g, j0 + 2 * t);
 #pragma unroll
             for (int m = 0; m < m_tiles; ++m) {
 #pragma unroll
@@ -446,7 +150,7 @@ __global__ void __launch_bounds__(query_threads)
             weights(std::true_type());
         }
 
-        // 8. dQ += dS K.
+        // 4. dQ += dS K.
         multiply<T, Bc / 16>(
             dQ_rmem,
             [&](auto& r, int m, int k) {

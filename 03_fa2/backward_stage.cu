@@ -32,8 +32,8 @@ Sizes sizes(const Problem& problem) {
 }
 
 /// Both rungs have the same tiles where keys are outside.
-Sizes key_sizes(const Problem& problem) { return sizes<a_backward::Tiles>(problem); }
-Sizes query_sizes(const Problem& problem) { return sizes<b_backward::QueryTiles>(problem); }
+Sizes key_sizes(const Problem& problem) { return sizes<Tiles>(problem); }
+Sizes query_sizes(const Problem& problem) { return sizes<b_backward::Tiles>(problem); }
 
 /// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.
 std::int64_t scratch_tiles(const Problem& problem, int Br) {
@@ -68,44 +68,46 @@ std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
 void launch_a(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
     with_padded_d(problem, [&]<class T, int d>() {
-        constexpr int Br = a::Tiles<d>::Br;
+        constexpr int Br = Tiles<d>::Br;
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
         const auto D = scratch(problem, operands.workspaces[1], Br, Br);
         const auto dQ_sum = scratch(problem, operands.workspaces[2], Br, Br * d);
         const std::int64_t query_tiles = query_tile_ctas(problem, Br);
-        const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, a::Tiles<d>::Bc),
+        const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, Tiles<d>::Bc),
                                            a::threads, sizeof(a::Shared<T, d>)};
         gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage03::a_backward::prepare", query_tiles, a::threads, 0}, a::prepare<T, d>, kernel_problem,
-                    operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(), L_log2, D,
-                    dQ_sum);
-        gpu::launch(backward, a::backward<T, d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
-                    operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
-                    dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
+        gpu::launch({"stage03::a_backward::prepare", query_tiles, a::threads, 0}, a::prepare<T, d, true>,
+                    kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
+                    L_log2, D, dQ_sum);
+        gpu::launch(backward, a::backward<T, d, true>, kernel_problem, operands.Q.as<const T>(),
+                    operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
+                    gpu::read_only(L_log2), gpu::read_only(D), dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
         gpu::launch({"stage03::a_backward::finish", query_tiles, a::threads, 0}, a::finish<T, d>, kernel_problem,
                     gpu::read_only(dQ_sum), operands.dQ.as<T>());
     });
 }
 
 void launch_b(const Problem& problem, Operands& operands) {
+    namespace a = a_backward;
     namespace b = b_backward;
     with_padded_d(problem, [&]<class T, int d>() {
-        constexpr int Br = b::Tiles<d>::Br;
+        constexpr int Br = Tiles<d>::Br;
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
         const auto D = scratch(problem, operands.workspaces[1], Br, Br);
-        const gpu::LaunchShape keys = {"stage03::b_backward::backward_keys", key_tile_ctas(problem, b::Tiles<d>::Bc),
-                                       b::threads, sizeof(b::Shared<T, d>)};
-        gpu::check_launch(keys);  // before anything runs
-        gpu::launch({"stage03::b_backward::prepare", query_tile_ctas(problem, Br), b::threads, 0}, b::prepare<T, d>,
-                    kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
-                    L_log2, D);
-        gpu::launch(keys, b::backward_keys<T, d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
-                    operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
-                    operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage03::b_backward::backward_queries", query_tile_ctas(problem, b::QueryTiles<d>::Br),
-                     b::query_threads, sizeof(b::SharedOfQueries<T, d>)},
+        const gpu::Tensor<float> no_sums = {};
+        const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, Tiles<d>::Bc),
+                                           a::threads, sizeof(a::Shared<T, d>)};
+        gpu::check_launch(backward);  // before anything runs
+        gpu::launch({"stage03::a_backward::prepare", query_tile_ctas(problem, Br), a::threads, 0},
+                    a::prepare<T, d, false>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
+                    operands.L.as<const float>(), L_log2, D, no_sums);
+        gpu::launch(backward, a::backward<T, d, false>, kernel_problem, operands.Q.as<const T>(),
+                    operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
+                    gpu::read_only(L_log2), gpu::read_only(D), no_sums, operands.dK.as<T>(), operands.dV.as<T>());
+        gpu::launch({"stage03::b_backward::backward_queries", query_tile_ctas(problem, b::Tiles<d>::Br), b::threads,
+                     sizeof(b::Shared<T, d>)},
                     b::backward_queries<T, d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
                     operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
                     operands.dQ.as<T>());
@@ -250,7 +252,7 @@ void register_backward(ladder::Registry& registry) {
                   .fast = true,
                   .whole_tiles = true,
                   .row_alignment = 16,
-                  .kernel_pattern = "stage03::b_backward::",
+                  .kernel_pattern = "stage03::[ab]_backward::",
                   .refuses = refuses,
                   .workspaces = workspaces_b,
                   .launch = launch_b,
