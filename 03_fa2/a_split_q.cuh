@@ -32,13 +32,14 @@ using namespace gpu;
 
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
-constexpr int Br = 16 * warps, Bc = 64;
+constexpr int Br = 16 * warps;
+constexpr int Bc(int d) { return d <= 192 ? 64 : 32; }
 
 /// Rows are padded by 16 bytes: the eight rows that ldmatrix reads at once lie in different banks.
 template <class T, int d>
 struct Shared {
     SharedTile<T, Br, d + 8> Q;
-    SharedTile<T, Bc, d + 8> K, V;
+    SharedTile<T, Bc(d), d + 8> K, V;
 };
 
 /// Copies rows first ... first + rows - 1 to shared memory, 16 bytes at a time. Rows outside `kept` become zeros (no key or query
@@ -58,7 +59,7 @@ __device__ inline void copy_rows(SharedTile<T, rows, d + 8>& tile, const Matrix<
 template <class T, int d>
 __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K,
                                                    Tensor<const T> V, Tensor<T> O, Tensor<float> L) {
-    constexpr int n_tiles = Bc / 8;
+    constexpr int Bc = a::Bc(d), n_tiles = Bc / 8;
     auto& smem = shared_memory<Shared<T, d>>();
 
     const int heads = problem.B * problem.Hq, head = blockIdx.x % heads, h = head % problem.Hq;

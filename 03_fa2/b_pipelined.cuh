@@ -42,37 +42,43 @@ using namespace gpu;
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
 
-constexpr int Br(int d) { return d <= 128 ? 128 : 64; }
-constexpr int Bc(int d) { return d <= 64 ? 128 : 64; }
+constexpr int Br(int d, bool general) { return d <= 128 && !general ? 128 : 64; }
+constexpr int Bc(int d, bool general) { return d <= 192 || !general ? 64 : 32; }
 
-template <class T, int d>
+template <class T, int d, bool general>
 struct Shared {
     static constexpr int columns = (d + 63) / 64 * 64;  // xor_8 takes rows of 128 bytes; those beyond d stay unused
-    SharedTile<T, Br(d), columns, Swizzle::xor_8> Q;
-    SharedTile<T, Bc(d), columns, Swizzle::xor_8> K, V;
+    SharedTile<T, Br(d, general), columns, Swizzle::xor_8> Q;
+    SharedTile<T, Bc(d, general), columns, Swizzle::xor_8> K, V;
 };
 
 /// Starts the copy of rows first ... first + rows - 1 to shared memory. Rows outside `kept` become zeros (no key or query beyond
-/// the mask, not even a NaN, may reach a product), and so do columns beyond the head dimension.
+/// the mask, not even a NaN, may reach a product), and so do columns beyond the head dimension. Eight threads share 128 bytes of a
+/// row, so that what a thread copies lies at constant distances: its addresses take few registers.
 template <int d, class SmemTile, class T>
 __device__ inline void copy_rows(SmemTile& tile, const Matrix<const T>& source, int first, Range kept) {
-    constexpr int chunks = d / 8;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < SmemTile::rows * chunks; i += threads) {
-        const int row = i / chunks, column = i % chunks * 8;
-        const bool present = kept.contains(first + row) && column < source.columns;
-        cp_async_cg_16(tile.address(row, column), source, first + row, column, present ? 16 : 0);
+    constexpr int rows_at_once = threads / 8;
+#pragma unroll
+    for (int step = 0; step < SmemTile::rows / rows_at_once; ++step) {
+        const int row = threadIdx.x / 8 + step * rows_at_once;
+#pragma unroll
+        for (int page = 0; page < SmemTile::columns; page += 64) {
+            const int column = page + threadIdx.x % 8 * 8;
+            if (column >= d) continue;
+            const bool present = kept.contains(first + row) && column < source.columns;
+            cp_async_cg_16(tile.address(row, column), source, first + row, column, present ? 16 : 0);
+        }
     }
 }
 
 /// d: the problem's head dimension, or more: then the columns beyond it are zeros. general: has dropout, or a scale that is not
 /// positive; c (s - m) needs c > 0.
 template <class T, int d, bool general>
-__global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K,
-                                                   Tensor<const T> V, Tensor<T> O, Tensor<float> L) {
-    constexpr int Br = b::Br(d), Bc = b::Bc(d);
+__global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K,
+                                                      Tensor<const T> V, Tensor<T> O, Tensor<float> L) {
+    constexpr int Br = b::Br(d, general), Bc = b::Bc(d, general);
     constexpr int m_tiles = Br / 16 / warps, n_tiles = Bc / 8;
-    auto& smem = shared_memory<Shared<T, d>>();
+    auto& smem = shared_memory<Shared<T, d, general>>();
 
     const int heads = problem.B * problem.Hq, head = blockIdx.x % heads, h = head % problem.Hq;
     const int i0 = (ceil_div(problem.Nq, Br) - 1 - int(blockIdx.x / heads)) * Br;
@@ -95,6 +101,10 @@ __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor
     float m[m_tiles][2], l[m_tiles][2] = {}, U[m_tiles][d / 8][4] = {};
     for (int m_tile = 0; m_tile < m_tiles; ++m_tile) m[m_tile][0] = m[m_tile][1] = -infinity;
 
+    // Where this lane points ldmatrix in a 16 x 16 block of Q, K or V.
+    const int Q_lane = smem.Q.offset(warp_row + lane % 16, 8 * (lane / 16));
+    const int KV_lane = smem.K.offset(lane % 16, 8 * (lane / 16));
+
     const auto take = [&]<Tile kind>(int kv_tile) {
         const int j0 = kv_tile * Bc;
 
@@ -106,29 +116,19 @@ __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor
 
         // 3. S = Q K^T.
         float S[m_tiles][n_tiles][4] = {};
+#pragma unroll
         for (int k_step = 0; k_step < d / 16; ++k_step) {
             std::uint32_t Q_rmem[m_tiles][4];
-            for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
-                const int row = warp_row + 16 * m_tile + lane % 16;
-                ldmatrix_x4(Q_rmem[m_tile], smem.Q.address(row, 16 * k_step + 8 * (lane / 16)));
-            }
+            for (int m_tile = 0; m_tile < m_tiles; ++m_tile)
+                ldmatrix_x4(Q_rmem[m_tile], smem.Q.address_beyond(Q_lane, 16 * m_tile, 16 * k_step));
             for (int n = 0; n < n_tiles; n += 2) {
-                const int key = 8 * n + lane % 8 + 8 * (lane / 16);
                 std::uint32_t K_rmem[4];
-                ldmatrix_x4(K_rmem, smem.K.address(key, 16 * k_step + 8 * (lane / 8 % 2)));
+                ldmatrix_x4(K_rmem, smem.K.address_beyond(KV_lane, 8 * n, 16 * k_step));
                 for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
-                    mma_sync_m16n8k16<T>(S[m_tile][n], Q_rmem[m_tile], K_rmem[0], K_rmem[1]);
-                    mma_sync_m16n8k16<T>(S[m_tile][n + 1], Q_rmem[m_tile], K_rmem[2], K_rmem[3]);
+                    mma_sync_m16n8k16<T>(S[m_tile][n], Q_rmem[m_tile], K_rmem[0], K_rmem[2]);
+                    mma_sync_m16n8k16<T>(S[m_tile][n + 1], Q_rmem[m_tile], K_rmem[1], K_rmem[3]);
                 }
             }
-        }
-
-        // 4. Everybody's copies of V have landed, and everybody has left K.
-        cp_async_wait_group<0>();
-        bar_sync();
-        if (kv_tile > kv_tiles.begin) {
-            copy_rows<d>(smem.K, K_gmem, j0 - Bc, mask.seen_keys());
-            cp_async_commit_group();
         }
 
         // 5. First the maxima, and with them the factors of the old l and U.
@@ -197,11 +197,20 @@ __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor
             }
         }
 
+        // 4. Everybody's copies of V have landed, and everybody has left K.
+        cp_async_wait_group<0>();
+        bar_sync();
+        if (kv_tile > kv_tiles.begin) {
+            copy_rows<d>(smem.K, K_gmem, j0 - Bc, mask.seen_keys());
+            cp_async_commit_group();
+        }
+
         // 6. U += W V.
+#pragma unroll
         for (int k_step = 0; k_step < Bc / 16; ++k_step) {
             for (int n = 0; n < d / 8; n += 2) {
                 std::uint32_t V_rmem[4];
-                ldmatrix_x4_trans(V_rmem, smem.V.address(16 * k_step + lane % 16, 8 * n + 8 * (lane / 16)));
+                ldmatrix_x4_trans(V_rmem, smem.V.address_beyond(KV_lane, 16 * k_step, 8 * n));
                 for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
                     mma_sync_m16n8k16<T>(U[m_tile][n], W_rmem[m_tile][k_step], V_rmem[0], V_rmem[1]);
                     mma_sync_m16n8k16<T>(U[m_tile][n + 1], W_rmem[m_tile][k_step], V_rmem[2], V_rmem[3]);
@@ -216,11 +225,11 @@ __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor
         copy_rows<d>(smem.K, K_gmem, (kv_tiles.end - 1) * Bc, mask.seen_keys());
         cp_async_commit_group();
     }
-    int kv_tile = kv_tiles.end - 1;
-    for (; kv_tile >= kv_tiles.begin && !full_tiles.contains(kv_tile); --kv_tile)
-        take.template operator()<Tile::mixed>(kv_tile);
-    for (; full_tiles.contains(kv_tile); --kv_tile) take.template operator()<Tile::full>(kv_tile);
-    for (; kv_tile >= kv_tiles.begin; --kv_tile) take.template operator()<Tile::mixed>(kv_tile);
+    for (int kv_tile = kv_tiles.end - 1; kv_tile >= kv_tiles.begin;) {
+        for (; kv_tile >= kv_tiles.begin && !full_tiles.contains(kv_tile); --kv_tile)
+            take.template operator()<Tile::mixed>(kv_tile);
+        for (; full_tiles.contains(kv_tile); --kv_tile) take.template operator()<Tile::full>(kv_tile);
+    }
 
     // 7. Only this warp has read these rows of Q, and a barrier lies behind it. A query that saw no key has l = 0: O = 0.
     // Kept weights count 1 / (1 - p) times: here, where nothing overflows.

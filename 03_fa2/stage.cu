@@ -30,13 +30,21 @@ void launch_a(const Problem& problem, Operands& operands) {
     });
 }
 
+/// Whether 03b runs its instance for everything beyond a mask.
+bool general(const Problem& problem) { return problem.dropout > 0 || !(problem.scale > 0); }
+
+template <class T, int d, bool general>
+void launch_b(const Problem& problem, Operands& operands) {
+    gpu::launch(
+        {"stage03::b::forward", forward_ctas(problem, b::Br(d, general)), b::threads, sizeof(b::Shared<T, d, general>)},
+        b::forward<T, d, general>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
+        operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
+}
+
 void launch_b(const Problem& problem, Operands& operands) {
     with_padded_d(problem, [&]<class T, int d>() {
-        const bool general = problem.dropout > 0 || !(problem.scale > 0);
-        gpu::launch({"stage03::b::forward", forward_ctas(problem, b::Br(d)), b::threads, sizeof(b::Shared<T, d>)},
-                    general ? b::forward<T, d, true> : b::forward<T, d, false>,
-                    ladder::kernel_problem(problem, operands), operands.Q.as<const T>(), operands.K.as<const T>(),
-                    operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
+        if (general(problem)) return launch_b<T, d, true>(problem, operands);
+        launch_b<T, d, false>(problem, operands);
     });
 }
 
@@ -62,8 +70,17 @@ TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
     return sum;
 }
 
-std::vector<Traffic> traffic_forward(const Problem& problem, int Br, int Bc) {
-    const TileCounts counts = count_tiles(problem, Br, Bc);
+/// Queries and keys of a tile.
+struct TileSize {
+    int Br, Bc;
+};
+TileSize tile_size_a(const Problem& problem) { return {a::Br, a::Bc(padded(problem.d))}; }
+TileSize tile_size_b(const Problem& problem) {
+    return {b::Br(padded(problem.d), general(problem)), b::Bc(padded(problem.d), general(problem))};
+}
+
+std::vector<Traffic> traffic(const Problem& problem, TileSize size) {
+    const TileCounts counts = count_tiles(problem, size.Br, size.Bc);
     const std::uint64_t Hq = problem.Hq, row = attention::bytes(problem.type) * problem.d,
                         queries = ladder::total_queries(problem);
     return {{"Q", Hq * counts.query_rows * row, 0},
@@ -74,12 +91,9 @@ std::vector<Traffic> traffic_forward(const Problem& problem, int Br, int Bc) {
 }
 
 /// Every weight of a visited tile, and for each query the factor of its old state, which four lanes compute.
-double exponentials_forward(const Problem& problem, int Br, int Bc) {
-    return double(problem.Hq) * count_tiles(problem, Br, Bc).tiles * Br * (Bc + 4);
+double exponentials(const Problem& problem, TileSize size) {
+    return double(problem.Hq) * count_tiles(problem, size.Br, size.Bc).tiles * size.Br * (size.Bc + 4);
 }
-
-int Br_of_b(const Problem& problem) { return b::Br(padded(problem.d)); }
-int Bc_of_b(const Problem& problem) { return b::Bc(padded(problem.d)); }
 
 }  // namespace
 
@@ -92,24 +106,23 @@ void register_stage(ladder::Registry& registry) {
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::a::",
                   .refuses = refuses,
+                  .workspaces = {},
                   .launch = launch_a,
-                  .exponentials = [](const Problem& problem) { return exponentials_forward(problem, a::Br, a::Bc); },
-                  .traffic = [](const Problem& problem) { return traffic_forward(problem, a::Br, a::Bc); }});
-    registry.add(
-        {.stage = "03",
-         .letter = "b",
-         .name = "pipelined",
-         .pass = ladder::Pass::forward,
-         .fast = true,
-         .whole_tiles = true,
-         .row_alignment = 16,
-         .kernel_pattern = "stage03::b::",
-         .refuses = refuses,
-         .launch = launch_b,
-         .exponentials =
-             [](const Problem& problem) { return exponentials_forward(problem, Br_of_b(problem), Bc_of_b(problem)); },
-         .traffic =
-             [](const Problem& problem) { return traffic_forward(problem, Br_of_b(problem), Bc_of_b(problem)); }});
+                  .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_a(problem)); },
+                  .traffic = [](const Problem& problem) { return traffic(problem, tile_size_a(problem)); }});
+    registry.add({.stage = "03",
+                  .letter = "b",
+                  .name = "pipelined",
+                  .pass = ladder::Pass::forward,
+                  .fast = true,
+                  .whole_tiles = true,
+                  .row_alignment = 16,
+                  .kernel_pattern = "stage03::b::",
+                  .refuses = refuses,
+                  .workspaces = {},
+                  .launch = [](const Problem& problem, Operands& operands) { launch_b(problem, operands); },
+                  .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_b(problem)); },
+                  .traffic = [](const Problem& problem) { return traffic(problem, tile_size_b(problem)); }});
     register_backward(registry);
 }
 
