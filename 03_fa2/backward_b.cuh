@@ -103,11 +103,13 @@ __global__ void __launch_bounds__(threads)
         float S[m_tiles][n_tiles][4] = {}, dP[m_tiles][n_tiles][4] = {};
         const auto load_queries = [&](auto& tile) {
             return [&](auto& r, int m, int k) {
-                ldmatrix_x4(r, tile.address(warp_query + 16 * m + row_A, 16 * k + column_A));
+                ldmatrix_x4(r, tile.address_beyond(tile.offset(row_A, column_A), warp_query + 16 * m, 16 * k));
             };
         };
         const auto load_keys = [&](auto& tile) {
-            return [&](auto& r, int n, int k) { ldmatrix_x4(r, tile.address(8 * n + row_B, 16 * k + column_B)); };
+            return [&](auto& r, int n, int k) {
+                ldmatrix_x4(r, tile.address_beyond(tile.offset(row_B, column_B), 8 * n, 16 * k));
+            };
         };
         multiply<T, d / 16>(S, load_queries(smem.Q), load_keys(K_smem));
         multiply<T, d / 16>(dP, load_queries(smem.dO), load_keys(V_smem));
@@ -156,7 +158,9 @@ __global__ void __launch_bounds__(threads)
             [&](auto& r, int m, int k) {
                 for (int e = 0; e < 4; ++e) r[e] = dS_rmem[m][k][e];
             },
-            [&](auto& r, int n, int k) { ldmatrix_x4_trans(r, K_smem.address(16 * k + row_A, 8 * n + column_A)); });
+            [&](auto& r, int n, int k) {
+                ldmatrix_x4_trans(r, K_smem.address_beyond(K_smem.offset(row_A, column_A), 16 * k, 8 * n));
+            });
     }
 
     const auto dQ_gmem = sequence.queries(dQ, h);
