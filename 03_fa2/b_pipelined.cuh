@@ -4,30 +4,31 @@
 // last CTAs to run are short; the heads of a group, which read the same keys, side by side. A warp owns 16 or 32 queries: with 32
 // each fragment of K and V serves two products.
 //
-// Pipeline: one buffer for K, one for V. V_j arrives while S = Q K_j^T is computed, K_(j-1) while softmax and W V_j are: each copy
-// is hidden behind the other product, at two barriers a key tile. 16-byte chunks are swizzled, so neither cp.async nor ldmatrix
-// meets a bank conflict, without padding.
+// Pipeline: one buffer for K, one for V. V_j arrives while S = Q K_j^T and its softmax are computed, K_(j-1) while W V_j is: each
+// copy is hidden behind the other product, at two barriers a key tile. 16-byte chunks are swizzled, so neither cp.async nor
+// ldmatrix meets a bank conflict, without padding.
 //
 // Key tiles are walked from the last to the first, those that nobody sees left out. Mixed ones (the diagonal, the ends of a window,
 // the last keys) lie at either end of the walk; the loop between them knows no mask.
 //
-// Softmax, for each score: one maximum, one FMA, one ex2, one addition. m is in units of q . k; with c = scale log2(e), W = 2^(c s - c m)
-// is one rounding of c s - base, base being c m rounded. The largest weight is then not 1 but 2^r, |r| <= 2^-24 |base|: every key
-// of the tile shares the factor, l included, and O = U / l loses it. Where |base| is so large that W might round differently to 16
-// bits, m is subtracted first. l stays a sum of each lane's own weights until the end, since alpha is the same for all four lanes.
+// Softmax, for each score: one maximum, one FMA, one ex2, one addition. m is in units of q . k; with c = scale log2(e) and base = c m,
+// rounded, a weight is 2^(c s - base), c s - base rounded once. So the largest weight is not 1 but 2^r, |r| <= 2^-24 |base|, and so
+// is every other weight of the tile too large by that: a factor close to 1 which l shares, until |base| is large. Then s - m first.
+// l stays a sum of each lane's own weights until the end, since alpha is the same for all four lanes of a query.
 //
-// On chip, d = 128 (d = 64):  Q 128 x d, 32 KiB (16);  K, V 64 (128) x d, 16 KiB (16) each.  In all 64 KiB (48): two CTAs an SM,
-// which the registers allow too: U 128 (64), S 64 (128), W over S.
+// On chip, d = 128 (d = 64):  Q 128 x d, 32 KiB (16);  K, V 64 x d, 16 KiB (8) each.  In all 64 KiB (32): two CTAs an SM, and as
+// many as the registers allow: U 128 (64), S 64, W over S.
 // A tile: 4 Br Bc d FLOPs on tensor cores; K and V, 4 Bc d bytes of global memory.
 //
 //   1. start the copies of Q and the last K
 //   For each key tile, from the last to the first:
 //     2. wait for K; start the copy of V
 //     3. S = Q K^T
-//     4. wait for V; start the copy of the next K
-//     5. mask (mixed tiles); m' = max(m, rowmax S), alpha = 2^(c m - c m'), W = 2^(c S - c m'), l = alpha l + W; dropout of W
-//     6. U = alpha U + W V
-//   7. O = U / l through the warp's rows of Q's memory, 16 bytes a store; L = c m + log l
+//     4. mask (mixed tiles); m' = max(m, rowmax S), alpha = 2^(c m - c m'), l = alpha l, U = alpha U
+//     5. W = 2^(c S - c m'), l += W; dropout of W
+//     6. wait for V; start the copy of the next K
+//     7. U += W V
+//   8. O = U / l through the warp's rows of Q's memory, 16 bytes a store; L = c m + log l
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -50,6 +51,8 @@ struct Shared {
     static constexpr int columns = (d + 63) / 64 * 64;  // xor_8 takes rows of 128 bytes; those beyond d stay unused
     SharedTile<T, Br(d, general), columns, Swizzle::xor_8> Q;
     SharedTile<T, Bc(d, general), columns, Swizzle::xor_8> K, V;
+    SharedTile<int, Br(d, general), 2>
+        keys;  // begin and end for each query: in registers only while a mixed tile is masked
 };
 
 /// Starts the copy of rows first ... first + rows - 1 to shared memory. Rows outside `kept` become zeros (no key or query beyond
@@ -101,7 +104,8 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
     float m[m_tiles][2], l[m_tiles][2] = {}, U[m_tiles][d / 8][4] = {};
     for (int m_tile = 0; m_tile < m_tiles; ++m_tile) m[m_tile][0] = m[m_tile][1] = -infinity;
 
-    // Where this lane points ldmatrix in a 16 x 16 block of Q, K or V.
+    // Where this lane points ldmatrix in the first 16 x 16 block of Q, and of K and V. For K that is not the order of ldmatrix.h: its
+    // registers are b0 of n 0-7, b0 of n 8-15, b1, b1, but its addresses are V's.
     const int Q_lane = smem.Q.offset(warp_row + lane % 16, 8 * (lane / 16));
     const int KV_lane = smem.K.offset(lane % 16, 8 * (lane / 16));
 
@@ -131,21 +135,22 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
             }
         }
 
-        // 5. First the maxima, and with them the factors of the old l and U.
+        // 4. The maxima, and with them the factors of the old l and U.
         float base[m_tiles][2];
         bool large = false;
 #pragma unroll
         for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const Range keys = mask.keys(i0 + warp_row + 16 * m_tile + g + 8 * half);
+                const Vector<int, 2> keys = smem.keys.load2(warp_row + 16 * m_tile + g + 8 * half, 0);
                 float m_new = m[m_tile][half];
                 for (int n = 0; n < n_tiles; ++n) {
                     for (int e = 0; e < 2; ++e) {
                         float& s = S[m_tile][n][2 * half + e];
                         if constexpr (general) s *= problem.scale;
                         if constexpr (kind == Tile::mixed) {
-                            if (!keys.contains(j0 + 8 * n + 2 * t + e)) s = -infinity;
+                            const int j = j0 + 8 * n + 2 * t + e;
+                            if (j < keys[0] || j >= keys[1]) s = -infinity;
                         }
                         m_new = fmaxf(m_new, s);
                     }
@@ -161,7 +166,7 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
                 }
                 m[m_tile][half] = m_new;
                 base[m_tile][half] = mul_rn(c, exponent_base(m_new));
-                large = large || fabsf(base[m_tile][half]) > 4096;  // r may reach 2^-12, half a unit of fp16 below 1
+                large = large || fabsf(base[m_tile][half]) > 4096;  // else 2^r is 1 in 16 bits, and O / 2^r rounds to O
             }
         }
         if (vote_sync_any(large)) {
@@ -173,7 +178,7 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
             }
         }
 
-        // Then the weights. n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
+        // 5. n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
         std::uint32_t W_rmem[m_tiles][Bc / 16][4];
 #pragma unroll
         for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
@@ -197,7 +202,7 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
             }
         }
 
-        // 4. Everybody's copies of V have landed, and everybody has left K.
+        // 6. Everybody's copies of V have landed, and everybody has left K.
         cp_async_wait_group<0>();
         bar_sync();
         if (kv_tile > kv_tiles.begin) {
@@ -205,7 +210,7 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
             cp_async_commit_group();
         }
 
-        // 6. U += W V.
+        // 7. U += W V.
 #pragma unroll
         for (int k_step = 0; k_step < Bc / 16; ++k_step) {
             for (int n = 0; n < d / 8; n += 2) {
@@ -220,6 +225,10 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
     };
 
     // 1.
+    if (threadIdx.x < Br) {
+        const Range keys = mask.keys(i0 + threadIdx.x);
+        smem.keys.store(threadIdx.x, 0, Vector<int, 2>{keys.begin, keys.end});
+    }
     if (!kv_tiles.empty()) {
         copy_rows<d>(smem.Q, Q_gmem, i0, mask.seeing_queries());
         copy_rows<d>(smem.K, K_gmem, (kv_tiles.end - 1) * Bc, mask.seen_keys());
@@ -231,7 +240,7 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
         for (; full_tiles.contains(kv_tile); --kv_tile) take.template operator()<Tile::full>(kv_tile);
     }
 
-    // 7. Only this warp has read these rows of Q, and a barrier lies behind it. A query that saw no key has l = 0: O = 0.
+    // 8. Only this warp has read these rows of Q, and a barrier lies behind it. A query that saw no key has l = 0: O = 0.
     // Kept weights count 1 / (1 - p) times: here, where nothing overflows.
     const float kept = general && problem.dropout.enabled ? problem.dropout.scale : 1.0f;
 #pragma unroll

@@ -95,6 +95,8 @@ double exponentials(const Problem& problem, TileSize size) {
     return double(problem.Hq) * count_tiles(problem, size.Br, size.Bc).tiles * size.Br * (size.Bc + 4);
 }
 
+std::vector<ladder::Workspace> no_workspaces(const Problem&) { return {}; }
+
 }  // namespace
 
 void register_stage(ladder::Registry& registry) {
@@ -106,7 +108,7 @@ void register_stage(ladder::Registry& registry) {
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::a::",
                   .refuses = refuses,
-                  .workspaces = {},
+                  .workspaces = no_workspaces,
                   .launch = launch_a,
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_a(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_a(problem)); }});
@@ -119,7 +121,7 @@ void register_stage(ladder::Registry& registry) {
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::b::",
                   .refuses = refuses,
-                  .workspaces = {},
+                  .workspaces = no_workspaces,
                   .launch = [](const Problem& problem, Operands& operands) { launch_b(problem, operands); },
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_b(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_b(problem)); }});

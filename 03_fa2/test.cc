@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/gpu/emulator/options.h"
@@ -27,6 +28,12 @@ std::vector<ladder::Rung> rungs() {
 TEST(Stage03, HasItsRungs) {
     EXPECT_EQ(verify::rung_names(register_stage),
               (std::vector<std::string>{"a forward", "b forward", "a backward", "b backward"}));
+}
+
+// What a kernel computes on the way stays on chip.
+TEST(Stage03, NeedsNoWorkspace) {
+    for (const ladder::Rung& rung : rungs())
+        EXPECT_EQ(verify::workspace_bytes(rung, verify::small_problem(1000, 1000, 64, DataType::bf16)), 0u);
 }
 
 // Each head dimension that kernels are compiled for, and one that is padded to it: several tiles each way, a group, rows
@@ -120,7 +127,7 @@ TEST(Stage03, TheLargestWeightsAreEqualAtAnyScore) {
     }
 }
 
-// Without a mask every query tile reads all of K and V, and nothing else is read or written twice.
+// Without a mask every query tile reads all of K and V; nothing else is read or written twice, and ldmatrix never waits for a bank.
 TEST(Stage03, ReadsKeysOncePerQueryTile) {
     if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
     const std::uint64_t N = 300, d = 128, element = 2;
@@ -129,6 +136,7 @@ TEST(Stage03, ReadsKeysOncePerQueryTile) {
         const verify::Case the_case(verify::small_problem(N, N, d, DataType::fp16));
         const verify::Result result = verify::Run(rung, the_case).verify();
         ASSERT_TRUE(result.verified()) << result.reason();
+        EXPECT_EQ(result.counters->bank_conflicts, 0u) << rung.title();
         for (const gpu::Traffic& traffic : result.counters->tensors) {
             const std::uint64_t once = N * d * element, tiles = (N + Br - 1) / Br;
             const std::uint64_t read = traffic.tensor == "Q"                            ? once
@@ -156,6 +164,31 @@ TEST(Stage03, CausalLeavesOutHiddenTiles) {
     }
 }
 
+// B39: one channel 50 times the others, and a second sequence that is the first once more.
+TEST(Stage03, B39_LargeHeadDimensionsAndASecondSequence) {
+    for (const ladder::Rung& rung : rungs()) {
+        if (rung.pass != ladder::Pass::backward) continue;
+        for (int d : {160, 192, 224, 256}) {
+            verify::Probe probe(verify::causal(verify::small_problem(97, 97, d, DataType::bf16)));
+            probe.problem.B = 2;
+            probe.problem.scale = attention::default_scale(d);
+            probe.inputs = attention::make_inputs(probe.problem, attention::InputLaw::normal, 3);
+            for (attention::HostTensor* tensor :
+                 {&probe.inputs.Q, &probe.inputs.K, &probe.inputs.V, &probe.inputs.dO}) {
+                for (int i = 0; i < 97; ++i) {
+                    float& outlier = tensor->row(0, 0, i)[7];
+                    outlier = attention::round_to(DataType::bf16, 50 * outlier);
+                    std::copy_n(tensor->row(0, 0, i), d, tensor->row(1, 0, i));
+                }
+            }
+            const verify::Outputs outputs = probe.run(rung);
+            for (const attention::HostTensor* tensor : {&outputs.dQ, &outputs.dK, &outputs.dV})
+                EXPECT_TRUE(std::equal(tensor->row(0, 0, 0), tensor->row(1, 0, 0), tensor->row(1, 0, 0)))
+                    << rung.title() << ", d = " << d;
+        }
+    }
+}
+
 // Five key tiles add to the same dQ.
 verify::Probe five_key_tiles(int d) {
     Problem problem = verify::causal(verify::small_problem(130, 600, d, DataType::fp16));
@@ -166,7 +199,7 @@ verify::Probe five_key_tiles(int d) {
 }
 
 #if GPU_EMULATOR
-// How many of the seeds change the rung's bits; its values are right under each.
+// B41: how many of the seeds change the rung's bits; its values are right under each.
 int seeds_that_change(const ladder::Rung& rung, int seeds) {
     const emulator::Options before = emulator::options();
     const verify::Probe probe = five_key_tiles(64);
