@@ -1,6 +1,7 @@
 // Registers stage 03: what each rung does, how it is launched, and what it costs in closed form.
 #include "03_fa2/a_split_q.cuh"
 #include "03_fa2/b_pipelined.cuh"
+#include "03_fa2/backward_stage.h"
 #include "03_fa2/head_dimensions.h"
 #include "common/ladder/closed_forms.h"
 
@@ -124,6 +125,7 @@ void register_stage(ladder::Registry& registry) {
                   .launch = [](const Problem& problem, Operands& operands) { launch_b(problem, operands); },
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_b(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_b(problem)); }});
+    register_backward(registry);
 }
 
 }  // namespace stage03
