@@ -180,6 +180,8 @@ void validate(const Problem& problem) {
             "window:" + std::to_string(problem.window_left) + "," + std::to_string(problem.window_right) +
                 " has a side below -1; give a number of keys >= 0, or -1 for no bound.");
     require(std::isfinite(problem.scale), given("scale", problem.scale) + " is not finite; give a finite number.");
+    require(std::isfinite(problem.softcap) && problem.softcap >= 0.0f,
+            given("softcap", problem.softcap) + "; give a finite number above 0, or 0 for none.");
     require(problem.dropout >= 0.0f && problem.dropout < 1.0f,
             given("dropout", problem.dropout) + " is not in [0, 1); give the fraction of weights to drop.");
     require(problem.cu_q.empty() == problem.cu_k.empty(),
@@ -202,6 +204,8 @@ std::string describe(const Problem& problem) {
         text << "window:" << problem.window_left << ',' << problem.window_right;
     }
     if (problem.scale != default_scale(problem.d)) text << " scale=" << problem.scale;
+    if (problem.softcap > 0.0f) text << " softcap=" << problem.softcap;
+    if (problem.alibi) text << " alibi";
     if (problem.dropout > 0.0f) text << " dropout=" << problem.dropout;
     if (problem.packed()) {
         text << " seqlens=" << lengths(problem.cu_q);

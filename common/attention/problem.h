@@ -48,6 +48,13 @@ struct Problem {
 
     float scale = 0.125f;  // S = scale * Q K^T; default_scale(d) unless the user says otherwise
 
+    // What may happen to a score before the softmax: S becomes softcap tanh(S / softcap), which keeps it within +-softcap (0:
+    // it stays as it is), and then, with alibi, S - slope_h |i + Nk - Nq - j|, where slope_h = 2^(-8 (h + 1) / Hq) for query
+    // head h = 0, 1, ...: the further a key, the less it counts. (Press et al. 2022 give these slopes for Hq a power of two;
+    // here the formula holds for any Hq.)
+    float softcap = 0.0f;
+    bool alibi = false;
+
     // Dropout of P: weight (b, h, i, j) is kept iff word j % 4 of Philox4x32-10 with key `dropout_seed` and counter
     // (j / 4, i, b * Hq + h, dropout_offset) is below floor((1 - dropout) * 2^32); kept weights are divided by 1 -
     // dropout.
@@ -64,19 +71,20 @@ struct Problem {
     int keys(int b) const { return packed() ? cu_k[b + 1] - cu_k[b] : Nk; }
     int group() const { return Hq / Hkv; }
     bool causal() const { return window_left == -1 && window_right == 0; }
+    bool modifies_scores() const { return softcap > 0.0f || alibi; }
 };
 
 /// 1 / sqrt(d).
 float default_scale(int d);
 
 /// Throws InvalidProblem unless sizes are >= 0 (Hq, Hkv, d >= 1), Hq % Hkv == 0, windows are >= -1, 0 <= dropout < 1,
-/// the scale is finite, and cu_q and cu_k (both or neither) hold B + 1 ascending lengths from 0 whose maxima are Nq and
+/// the scale is finite, the softcap finite and >= 0, and cu_q and cu_k (both or neither) hold B + 1 ascending lengths from 0 whose maxima are Nq and
 /// Nk.
 void validate(const Problem& problem);
 
-/// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal". Scale, dropout
-/// and sequence lengths follow where they are not the default: "scale=1 dropout=0.1 seqlens=3,1" (queries/keys if they
-/// differ).
+/// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal". Scale, softcap,
+/// ALiBi, dropout and sequence lengths follow where they are not the default: "scale=1 softcap=50 alibi dropout=0.1 seqlens=3,1"
+/// (queries/keys if they differ).
 std::string describe(const Problem& problem);
 
 /// One operand on the host as floats. Dense: (B, H, N, d), C order. Packed: (total, H, d). d == 1 serves L.

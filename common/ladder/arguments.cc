@@ -192,6 +192,8 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     const CLI::Validator not_empty([](std::string& text) { return text.empty() ? "a number is missing" : ""; }, "");
     CLI::Option* scale = app.add_option("--scale", problem.scale, "S = scale * Q K^T; 1/sqrt(d) unless given");
     scale->check(not_empty);
+    app.add_option("--softcap", problem.softcap, "Scores S become C tanh(S / C); 0: as they are")->check(not_empty);
+    app.add_flag("--alibi", problem.alibi, "Scores fall with the distance of the key, by a slope for each head");
     app.add_option("--dropout", problem.dropout, "Fraction of the weights to drop, in [0, 1)")->check(not_empty);
     app.add_option("--input", law, "normal, outliers, equal (all scores of a row) or rising (scores)");
     app.add_option("--seed", seed, "Of inputs, dropout and schedule: a whole number >= 0");
@@ -232,8 +234,8 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     if (folder && (shape || lengths || law)) {
         refuse("--tensors", *folder, "the files say what --shape, --seqlens and --input would; leave those out.");
     }
-    if (arguments.explain && problem.dropout > 0)
-        refuse("--explain", "--dropout", "the steps are those without dropout.");
+    if (arguments.explain && (problem.dropout > 0 || problem.modifies_scores()))
+        throw BadArgument("--explain shows the steps without dropout, softcap and ALiBi; leave those out.");
     arguments.examples = arguments.explain && !shape && !lengths && !folder;
     for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes));
     try {

@@ -30,6 +30,8 @@ json problem_json(const Report& report) {
                    {"dtype", attention::name(p.type)},
                    {"mask", mask_name(p)},
                    {"scale", p.scale},
+                   {"softcap", p.softcap},
+                   {"alibi", p.alibi},
                    {"dropout", p.dropout},
                    {"input", report.input},
                    {"seqlens", nullptr},

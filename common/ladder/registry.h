@@ -64,8 +64,10 @@ struct Rung {
     std::string name;    // "split_kv"
     Pass pass = Pass::forward;
     Stores stores = Stores::weights;
-    bool fast = false;           // claims speed: its kernels stand in common/scripts/fast_kernels.txt
-    bool whole_tiles = false;    // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
+    bool fast = false;         // claims speed: its kernels stand in common/scripts/fast_kernels.txt
+    bool whole_tiles = false;  // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
+    bool modifiers =
+        false;  // takes softcap and ALiBi (common/attention/score.h); the registry refuses them for all others
     int row_alignment = 1;       // bytes; operands whose rows start elsewhere are refused before the launch
     std::string kernel_pattern;  // regular expression of its kernels' names, by which a kernel file finds it
 
@@ -88,7 +90,7 @@ struct Rung {
 
 class Registry {
   public:
-    /// Throws std::logic_error if stage, letter and pass are taken.
+    /// Makes the rung refuse by name what it does not claim. Throws std::logic_error if stage, letter and pass are taken.
     void add(Rung rung);
     const std::vector<Rung>& rungs() const { return rungs_; }
 

@@ -131,6 +131,11 @@ TEST(Validate, NamesTheArgument) {
     expect_refused(bad, "dropout = 1");
     bad.dropout = std::numeric_limits<float>::quiet_NaN();
     expect_refused(bad, "dropout = nan");
+    for (float softcap : {-1.0f, infinity, std::numeric_limits<float>::quiet_NaN()}) {
+        bad = problem(1, 1, 1, 4, 4, 64);
+        bad.softcap = softcap;
+        expect_refused(bad, "softcap = ");
+    }
 }
 
 TEST(Validate, ChecksPackedLengths) {
@@ -159,6 +164,10 @@ TEST(Describe, UsesTheWordsOfTheCommandLine) {
     p.scale = 1.0f;
     p.dropout = 0.25f;
     EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 fp16 window:16,0 scale=1 dropout=0.25");
+    p = problem(2, 4, 2, 256, 256, 64);
+    p.softcap = 50;
+    p.alibi = true;
+    EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 none softcap=50 alibi");
     p = problem(2, 1, 1, 3, 5, 64);
     p.cu_q = {0, 3, 4};
     p.cu_k = {0, 5, 5};

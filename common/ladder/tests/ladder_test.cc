@@ -95,6 +95,10 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--scale", "much"}, "--scale"},
         {{"--scale", ""}, "a number is missing"},
         {{"--dropout", ""}, "a number is missing"},
+        {{"--softcap", ""}, "a number is missing"},
+        {{"--softcap", "-1"}, "softcap = -1"},
+        {{"--explain", "--shape", "1,1,1,2,2,4", "--alibi"}, "without dropout, softcap and ALiBi"},
+        {{"--rungs", "00a", "--softcap", "50"}, "00a fake, forward, does not do"},
         {{"--explain", "--shape", "1,1,1,2,2,4", "--dropout", "0.5"}, "without dropout"},
         {{"--json", "/dev/null"}, "it is not a file"},
         {{"--dropout", "1"}, "dropout"},
@@ -147,6 +151,24 @@ TEST_F(Ladder, RungNotAskedForByNameIsSkippedWithItsReason) {
     EXPECT_EQ(outcome.status, 0);
     EXPECT_CONTAINS(outcome.out, "SKIPPED 00b fake, forward: takes a d of 64 or more, not 32");
     EXPECT_CONTAINS(outcome.out, "1 verified, 0 wrong, 1 skipped.");
+}
+
+TEST_F(Ladder, SoftcapAndAlibiReachOnlyTheRungsThatTakeThem) {
+    ladder::Registry both = registry({Behaviour::right});
+    ladder::Rung modifying = fakes::rung("b", Behaviour::right);
+    modifying.modifiers = true;
+    both.add(modifying);
+    const std::string file = path("ladder.json");
+    const Outcome outcome = run(both, {"--shape", small, "--softcap", "0.5", "--alibi", "--json", file.c_str()});
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_CONTAINS(outcome.out, "causal softcap=0.5 alibi");
+    EXPECT_CONTAINS(outcome.out, "SKIPPED 00a fake, forward: has no softcap");
+    EXPECT_CONTAINS(outcome.out, "1 verified, 0 wrong, 1 skipped.");
+    EXPECT_CONTAINS(run(both, {"--shape", small, "--alibi"}).out, "SKIPPED 00a fake, forward: has no ALiBi");
+    const json problem = json::parse(std::ifstream(file)).at("problem");
+    EXPECT_EQ(problem.at("softcap"), 0.5);
+    EXPECT_EQ(problem.at("alibi"), true);
+    EXPECT_CONTAINS(run(both, {"--list"}).out, "packed, dropout, softcap, ALiBi");
 }
 
 TEST_F(Ladder, TableShowsStatusMachineAndReason) {
@@ -266,9 +288,9 @@ TEST_F(Ladder, ListAsksTheRungs) {
 TEST_F(Ladder, HelpNamesEveryOption) {
     const Outcome outcome = run(registry({}), {"--help"});
     EXPECT_EQ(outcome.status, 0);
-    for (const char* option :
-         {"--list", "--stages", "--rungs", "--shape", "--seqlens", "--dtype", "--mask", "--scale", "--dropout",
-          "--explain", "--block", "--tensors", "--pass", "--input", "--seed", "--schedule", "--json", "--no-time"}) {
+    for (const char* option : {"--list",  "--stages",  "--rungs",   "--shape",    "--seqlens", "--dtype",  "--mask",
+                               "--scale", "--dropout", "--softcap", "--alibi",    "--explain", "--block",  "--tensors",
+                               "--pass",  "--input",   "--seed",    "--schedule", "--json",    "--no-time"}) {
         EXPECT_CONTAINS(outcome.out, option);
     }
 }
