@@ -35,6 +35,9 @@ json problem_json(const Report& report) {
                    {"dropout", p.dropout},
                    {"input", report.input},
                    {"seqlens", nullptr},
+                   {"page_size", p.page_size},
+                   {"splits", p.splits},
+                   {"deterministic", p.deterministic},
                    {"text", attention::describe(p)}};
     if (p.packed()) result["seqlens"] = {{"queries", lengths(p.cu_q)}, {"keys", lengths(p.cu_k)}};
     return result;

@@ -76,6 +76,7 @@ std::string extras(const Rung& rung) {
         {"dropout", [](Problem& p) { p.dropout = 0.1f; }},
         {"softcap", [](Problem& p) { p.softcap = 50.0f; }},
         {"ALiBi", [](Problem& p) { p.alibi = true; }},
+        {"pages", [](Problem& p) { p.page_size = 16; }},
     };
     std::vector<std::string> done;
     for (const auto& [name, add] : all) {

@@ -9,6 +9,9 @@ namespace {
 std::optional<std::string> refuses_what_it_does_not_claim(const Rung& rung, const attention::Problem& problem) {
     if (!rung.modifiers && problem.softcap > 0) return "has no softcap";
     if (!rung.modifiers && problem.alibi) return "has no ALiBi";
+    if (rung.pass != Pass::decode && problem.page_size > 0) return "takes no pages, as only decoding rungs do";
+    if (rung.pass != Pass::decode && problem.splits > 0) return "takes no number of splits, as only decoding rungs do";
+    if (!rung.deterministic && problem.deterministic) return "sums in an order that changes from run to run";
     return std::nullopt;
 }
 
