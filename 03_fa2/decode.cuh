@@ -8,9 +8,9 @@
 //
 // Stream: a warp owns 16 keys of every tile of 64, copies them itself, and never waits for another warp: no barrier in the loop.
 // Its ring holds the keys of several steps, 6 (d = 64) or 3 (128), all but one of them on their way. On chip: rings 96 KiB, Q 4:
-// two CTAs an SM on compute capability 9.0, so 128 KiB in flight where latency times bandwidth is some 36.
-// Copies of 16 bytes, a row by neighbouring lanes. Rows lie in one matrix or in pages, by one template argument: a page is the
-// batch index of the pool, looked up for each chunk (the table stays in L1), and no entry is looked up that no key needs.
+// two CTAs an SM on compute capability 9.0, so 128 KiB on their way, where 4.8 TB/s and a microsecond of latency ask for 36.
+// Keys lie in one matrix or in pages, by one template argument. A page is a batch index of the pool, and holds at least the 16
+// keys of a step: one lookup for each, and none that no key needs.
 //
 // Bytes a tile of keys: 4 Bc d. Bytes a row and split: 4 (d + 2), written and read back. FLOPs a tile: 4 * 16 Bc d, whatever the rows.
 //
@@ -136,24 +136,22 @@ __global__ void __launch_bounds__(threads)
     const int g = lane / 4, t = lane % 4;  // of fragments: row g, columns 2t and 2t + 1 (mma.h)
     auto& ring = smem.warp[warp].ring;
 
-    const auto K_gmem = sequence.keys(K, kv_head);
-    const auto V_gmem = sequence.keys(V, kv_head);
     const auto pages = page_table.matrix(0, 0, b, 1);
     const auto copy_keys = [&](int tile, int slot) {
+        // The keys of a step lie in one page, which is looked up only if a key of them is seen.
+        const int j0 = tile * Bc + warp * warp_keys, page_keys = 1 << splits.page_bits;
+        const bool any = j0 < seen.end && seen.begin < j0 + warp_keys;
+        const int batch = !paged ? sequence.batch : any ? pages(0, j0 >> splits.page_bits) : 0;
+        const std::int64_t first = !paged ? sequence.first_key + j0 : j0 & (page_keys - 1);
+        const int there = !paged ? sequence.Nk - j0 : warp_keys;
+        const auto K_gmem = K.matrix(batch, kv_head, first, there);
+        const auto V_gmem = V.matrix(batch, kv_head, first, there);
 #pragma unroll 4
         for (int n = lane; n < warp_keys * chunks; n += warp_size) {
-            const int row = n / chunks, column = n % chunks * chunk, j = tile * Bc + warp * warp_keys + row;
-            const int bytes = seen.contains(j) && column < problem.d ? 16 : 0;
-            const std::uint32_t K_smem = ring.K[slot].address(row, column), V_smem = ring.V[slot].address(row, column);
-            if constexpr (paged) {
-                const int page = bytes > 0 ? pages(0, j >> splits.page_bits) : 0;
-                const int size = 1 << splits.page_bits, place = j & (size - 1);
-                cp_async_cg_16(K_smem, K.matrix(page, kv_head, 0, size), place, column, bytes);
-                cp_async_cg_16(V_smem, V.matrix(page, kv_head, 0, size), place, column, bytes);
-            } else {
-                cp_async_cg_16(K_smem, K_gmem, j, column, bytes);
-                cp_async_cg_16(V_smem, V_gmem, j, column, bytes);
-            }
+            const int row = n / chunks, column = n % chunks * chunk;
+            const int bytes = seen.contains(j0 + row) && column < problem.d ? 16 : 0;
+            cp_async_cg_16(ring.K[slot].address(row, column), K_gmem, row, column, bytes);
+            cp_async_cg_16(ring.V[slot].address(row, column), V_gmem, row, column, bytes);
         }
     };
 

@@ -53,7 +53,8 @@ Splits splits(const Problem& problem) {
     for_each_row_tile(problem, [&](const Mask& mask, int row_tile, int) {
         longest = std::max(longest, tiles_seen(problem, mask, row_tile));
     });
-    return {ceil_div(longest, tiles), tiles, std::countr_zero(static_cast<unsigned>(problem.page_size))};
+    const int page_bits = problem.page_size > 0 ? std::countr_zero(static_cast<unsigned>(problem.page_size)) : 0;
+    return {ceil_div(longest, tiles), tiles, page_bits};
 }
 
 std::vector<ladder::Workspace> workspaces(const Problem& problem) {
@@ -108,6 +109,7 @@ struct Counts {
     std::int64_t rows = 0;
     std::int64_t tiles = 0;     // of keys, visited
     std::int64_t key_rows = 0;  // keys copied
+    std::int64_t steps = 0;     // of a warp, with a key that is seen
 };
 
 Counts count(const Problem& problem) {
@@ -118,9 +120,11 @@ Counts count(const Problem& problem) {
         sum.rows += rows;
         sum.row_splits += std::int64_t(rows) * ceil_div(tiles, tiles_of_split);
         sum.tiles += tiles;
+        if (tiles == 0) return;
         const Range queries = decode::queries_of(row_tile, problem.group());
-        if (tiles > 0)
-            sum.key_rows += mask.keys(std::min(queries.end, mask.Nq) - 1).end - mask.keys(queries.begin).begin;
+        const int begin = mask.keys(queries.begin).begin, end = mask.keys(std::min(queries.end, mask.Nq) - 1).end;
+        sum.key_rows += end - begin;
+        sum.steps += ceil_div(end, decode::warp_keys) - begin / decode::warp_keys;
     });
     return sum;
 }
@@ -146,7 +150,7 @@ std::vector<gpu::Traffic> traffic(const Problem& problem) {
             {"V", Hkv * counts.key_rows * row, 0},
             {"O", 0, queries * row},
             {"L", 0, queries * 4},
-            {"page_table", problem.page_size > 0 ? Hkv * counts.key_rows * problem.d / 8 * sizeof(int) : 0, 0},
+            {"page_table", problem.page_size > 0 ? Hkv * counts.steps * gpu::warp_size * sizeof(int) : 0, 0},
             {"m_partial", read, states},
             {"l_partial", read, states},
             {"U_partial", states * problem.d, states * problem.d}};

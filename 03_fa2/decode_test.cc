@@ -172,6 +172,27 @@ TEST(Stage03Decode, ASequenceHasItsBitsInEveryBatch) {
     expect_each_as_alone(probe(any));
 }
 
+TEST(Stage03Decode, TrafficOfPagesIsAsStated) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
+    for (Problem p : {problem(2, 6, 2, 2, 300), problem(1, 3, 1, 9, 777, 128), packed({300, 17, 0, 256}, 4, 2)}) {
+        p.page_size = 32;
+        p.window_left = 100;
+        const verify::Case the_case(p);
+        const verify::Result result = verify::Run(decode(), the_case).verify();
+        ASSERT_TRUE(result.verified()) << result.reason();
+        const std::vector<gpu::Traffic> stated = decode().traffic(p);
+        for (const gpu::Traffic& counted : result.counters->tensors) {
+            const auto same =
+                std::find_if(stated.begin(), stated.end(), [&](const auto& t) { return t.tensor == counted.tensor; });
+            if (counted.requested_read + counted.requested_written == 0) continue;
+            ASSERT_NE(same, stated.end()) << counted.tensor;
+            EXPECT_EQ(counted.requested_read, same->requested_read) << counted.tensor;
+            EXPECT_EQ(counted.requested_written, same->requested_written) << counted.tensor;
+        }
+        EXPECT_EQ(result.counters->exponentials, decode().exponentials(p));
+    }
+}
+
 // A row leaves (m, l, U) for each of its splits: 4 (d + 2) bytes, written once.
 TEST(Stage03Decode, PartialResultsGrowWithTheSplits) {
     if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
