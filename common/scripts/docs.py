@@ -6,7 +6,8 @@
 
 A table stands between `<!-- table: FILE [stages=00,01] [pass=forward] -->` and `<!-- end -->`; FILE is a results file of
 the ladder, relative to the repository's root. A figure that the file does not hold is printed as "-". A file of variants
-(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought.
+(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought; a file of splits (rows
+with `splits`), what their partial results cost.
 """
 import json
 import os
@@ -52,7 +53,20 @@ def variants(results):
     return "\n".join(lines) + "\n"
 
 
+def splits(results):
+    lines = ["| splits | partial results, counted | by the formula | K and V | partial results, written and read, beside K and V |",
+             "|" + "---|" * 5]
+    for row in results["rows"]:
+        share = 200 * row["partial"] / row["keys_and_values"]
+        lines.append(f"| {row['splits']} | {in_bytes(row['partial'])} | {in_bytes(row['formula'])} "
+                     f"| {in_bytes(row['keys_and_values'])} | {share:.2g} % |")
+    lines += ["", f"{results['problem']}; commit {results['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
 def table(results, options):
+    if "splits" in results["rows"][0]:
+        return splits(results)
     if "change" in results["rows"][0]:
         return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]
