@@ -170,10 +170,11 @@ int split_tiles(const Problem& problem, int resident_ctas) {
 
     int best = longest;
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
-    for (int splits = 1; splits <= longest && splits <= resident_ctas; ++splits) {
+    for (int splits = 1; splits <= longest; ++splits) {
         const int tiles = ceil_div(longest, splits);
         std::int64_t needed = 0;
         for (const auto& [seen, number] : ctas) needed += number * ceil_div(seen, tiles);
+        if (splits > 1 && needed > 4 * resident_ctas) break;  // beyond, splits only add starts
         const std::int64_t time = ceil_div(needed, resident_ctas) * (tiles + start_and_end);
         if (time >= least) continue;
         least = time;
