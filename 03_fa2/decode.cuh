@@ -21,7 +21,7 @@
 //     4. U = alpha U + W V
 //   5. the four warps' states become the split's, as a tree, to global memory
 //   merge_splits, one CTA for each query:
-//     6. each warp merges every fourth split
+//     6. each warp merges its splits, four at a time as a tree
 //     7. the warps' states become one, as a tree; O = U / l, L
 #pragma once
 
@@ -43,6 +43,7 @@ constexpr int warp_keys = 16;
 constexpr int Bc = warps * warp_keys;
 constexpr int slots(int width) { return width <= 64 ? 6 : width <= 128 ? 3 : 2; }
 constexpr int merge_columns = 4 * warp_size;  // of O, by one CTA of merge_splits
+constexpr int at_once = 4;                    // splits
 
 /// The keys and values of a warp's next steps; after the last step its U.
 template <class T, int width>
@@ -282,12 +283,16 @@ __global__ void __launch_bounds__(threads)
     const auto l_gmem = sequence.queries(l_partial, h);
     const auto U_gmem = sequence.queries(U_partial, h);
 
-    // 6. Every fourth split.
+    // 6. Four splits at a time, whose loads are then under way together.
     Part mine;
-    for (int split = warp; split < count; split += warps) {
-        Part next = {{m_gmem(i, split), l_gmem(i, split)}};
-        if (column < problem.d) next.u = U_gmem.load4(i, split * problem.d + column);
-        mine = merged(mine, next);
+    for (int first = warp * at_once; first < count; first += warps * at_once) {
+        Part part[at_once];
+        for (int p = 0; p < at_once && first + p < count; ++p) {
+            const int split = first + p;
+            part[p].state = {m_gmem(i, split), l_gmem(i, split)};
+            if (column < problem.d) part[p].u = U_gmem.load4(i, split * problem.d + column);
+        }
+        mine = merged(mine, merged_as_tree(part));
     }
     smem.u.store(warp, 4 * lane, mine.u);
     if (lane == 0) {

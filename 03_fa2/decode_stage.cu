@@ -106,6 +106,7 @@ void launch(const Problem& problem, Operands& operands) {
 /// What the tiles of rows of one key/value head do, counted from the mask alone.
 struct Counts {
     std::int64_t row_splits = 0;  // splits of a row, summed over the rows
+    std::int64_t row_groups = 0;  // likewise, of as many as merge_splits merges at once
     std::int64_t rows = 0;
     std::int64_t tiles = 0;     // of keys, visited
     std::int64_t key_rows = 0;  // keys copied
@@ -118,7 +119,9 @@ Counts count(const Problem& problem) {
     for_each_row_tile(problem, [&](const Mask& mask, int row_tile, int rows) {
         const int tiles = tiles_seen(problem, mask, row_tile);
         sum.rows += rows;
-        sum.row_splits += std::int64_t(rows) * ceil_div(tiles, tiles_of_split);
+        const int splits = ceil_div(tiles, tiles_of_split);
+        sum.row_splits += std::int64_t(rows) * splits;
+        sum.row_groups += std::int64_t(rows) * ceil_div(splits, decode::at_once);
         sum.tiles += tiles;
         if (tiles == 0) return;
         const Range queries = decode::queries_of(row_tile, problem.group());
@@ -131,12 +134,12 @@ Counts count(const Problem& problem) {
 
 /// A tile: its weights, and two factors in every lane. Merging two states takes two factors, and every thread that holds columns of
 /// u computes them: for each row and split a thread for four columns, three times; then for each query and 128 columns a warp,
-/// once a split and three times for the tree.
+/// four times for four splits and three times for the tree.
 double exponentials(const Problem& problem) {
     const Counts counts = count(problem);
-    const double merges =
-        3.0 * problem.d / 4 * counts.row_splits + double(gpu::warp_size) * ceil_div(problem.d, decode::merge_columns) *
-                                                      (counts.row_splits + (decode::warps - 1) * counts.rows);
+    const double merges = 3.0 * problem.d / 4 * counts.row_splits +
+                          double(gpu::warp_size) * ceil_div(problem.d, decode::merge_columns) *
+                              (decode::at_once * counts.row_groups + (decode::warps - 1) * counts.rows);
     return problem.Hkv * (double(counts.tiles) * (decode::rows * decode::Bc + 2 * decode::threads) + 2 * merges);
 }
 
