@@ -28,10 +28,20 @@ std::optional<std::string> refuses_a(const Problem& problem) {
 
 // ---- forward ----
 
-/// Of both rungs.
-std::vector<ladder::Workspace> workspaces_forward(const Problem& problem) {
+std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
     const std::size_t column = total_queries(problem) * sizeof(float);
     return {{"O_old", column * problem.d}, {"m_old", column}, {"l_old", column}};
+}
+
+/// Floats of one CTA's O_old: whole query tiles.
+std::int64_t O_old_of_b(const Problem& problem) {
+    return std::int64_t(attention::ceil_div(problem.Nq, b::Br)) * b::Br * problem.d;
+}
+
+std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
+    const std::size_t column = total_queries(problem) * sizeof(float);
+    const std::size_t ctas = std::size_t(problem.B) * problem.Hq;
+    return {{"O_old", ctas * O_old_of_b(problem) * sizeof(float)}, {"m_old", column}, {"l_old", column}};
 }
 
 template <class T, int Bc, int max_d>
@@ -60,8 +70,8 @@ void launch_b(const Problem& problem, Operands& operands) {
         gpu::launch({"stage02::b::forward", std::int64_t(problem.B) * problem.Hq, b::threads, sizeof(b::Shared<T, d>)},
                     kernel, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>(),
-                    scratch(problem, operands.workspaces[0], d), scratch(problem, operands.workspaces[1], 1),
-                    scratch(problem, operands.workspaces[2], 1));
+                    operands.workspaces[0].tensor<float>(0, O_old_of_b(problem), b::Br * d, b::Br * d),
+                    scratch(problem, operands.workspaces[1], 1), scratch(problem, operands.workspaces[2], 1));
     });
 }
 
@@ -71,7 +81,8 @@ struct TileCounts {
     std::int64_t query_rows = 0;  // queries copied, over all visits: those that see some key
     std::int64_t visits = 0;      // queries of visited tiles, over all visits
     std::int64_t key_rows = 0;    // keys copied, over all key tiles
-    std::int64_t carried = 0;  // queries whose state is written to scratch and read back, over all visits but the last
+    // Written to scratch and read back, over all visits but the last: tiles, and queries of theirs.
+    std::int64_t carried_tiles = 0, carried = 0;
 };
 
 /// Sums over the sequences, for one head each.
@@ -86,6 +97,7 @@ TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
             sum.tiles += visits;
             sum.visits += visits * overlap({0, mask.Nq}, q_tile);
             sum.query_rows += visits * overlap(mask.seeing_queries(), q_tile);
+            sum.carried_tiles += visits - 1;
             sum.carried += (visits - 1) * overlap({0, mask.Nq}, q_tile);
         }
         for (int j0 = 0; j0 < mask.Nk; j0 += Bc) {
@@ -103,12 +115,12 @@ double exponentials_a(const Problem& problem, int Bc) {
 
 double exponentials_b(const Problem& problem) {
     // Every weight of a visited tile, and for each query five factors of the merge.
-    return double(problem.Hq) * count_tiles(problem, b::Br(problem.d), b::Bc).tiles * b::Br(problem.d) *
-           (b::Bc + b::warps + 1);
+    return double(problem.Hq) * count_tiles(problem, b::Br, b::Bc).tiles * b::Br * (b::Bc + b::warps + 1);
 }
 
-/// statistics: how many values of m, and of l, a head writes.
-std::vector<Traffic> traffic_forward(const Problem& problem, const TileCounts& counts, std::int64_t statistics) {
+/// O_old: how many queries of it a head writes and reads; statistics: how many values of m, and of l, it writes.
+std::vector<Traffic> traffic_forward(const Problem& problem, const TileCounts& counts, std::int64_t O_old,
+                                     std::int64_t statistics) {
     const std::uint64_t Hq = problem.Hq, row = attention::bytes(problem.type) * problem.d, old = 4 * problem.d,
                         queries = total_queries(problem);
     return {{"Q", Hq * counts.query_rows * row, 0},
@@ -116,19 +128,19 @@ std::vector<Traffic> traffic_forward(const Problem& problem, const TileCounts& c
             {"V", Hq * counts.key_rows * row, 0},
             {"O", 0, queries * row},
             {"L", 0, queries * 4},
-            {"O_old", Hq * counts.carried * old, Hq * counts.carried * old},
+            {"O_old", Hq * O_old * old, Hq * O_old * old},
             {"m_old", Hq * counts.carried * 4, Hq * statistics * 4},
             {"l_old", Hq * counts.carried * 4, Hq * statistics * 4}};
 }
 
 std::vector<Traffic> traffic_a(const Problem& problem, int Bc) {
     const TileCounts counts = count_tiles(problem, a::threads / Bc, Bc);
-    return traffic_forward(problem, counts, counts.visits);
+    return traffic_forward(problem, counts, counts.carried, counts.visits);
 }
 
 std::vector<Traffic> traffic_b(const Problem& problem) {
-    const TileCounts counts = count_tiles(problem, b::Br(problem.d), b::Bc);
-    return traffic_forward(problem, counts, counts.carried);
+    const TileCounts counts = count_tiles(problem, b::Br, b::Bc);
+    return traffic_forward(problem, counts, counts.carried_tiles * b::Br, counts.carried);
 }
 
 // ---- backward ----
@@ -251,7 +263,7 @@ ladder::Rung rung_a() {
     rung.letter = "a";
     rung.name = "tiles";
     rung.kernel_pattern = "stage02::a::";
-    rung.workspaces = workspaces_forward;
+    rung.workspaces = workspaces_a;
     return rung;
 }
 
@@ -299,7 +311,7 @@ void register_stage(ladder::Registry& registry) {
                   .row_alignment = 16,
                   .kernel_pattern = "stage02::b::",
                   .refuses = ladder::refuses_on_tensor_cores,
-                  .workspaces = workspaces_forward,
+                  .workspaces = workspaces_b,
                   .launch = launch_b,
                   .exponentials = exponentials_b,
                   .traffic = traffic_b});

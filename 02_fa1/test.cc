@@ -31,8 +31,8 @@ TEST(Stage02, HasItsRungs) {
 // Scratch grows with N, not with N^2.
 TEST(Stage02, StoresNoMatrixOfScores) {
     attention::Problem problem, doubled;
-    problem.Nq = problem.Nk = 1000;
-    doubled.Nq = doubled.Nk = 2000;
+    problem.Nq = problem.Nk = 1024;  // whole tiles
+    doubled.Nq = doubled.Nk = 2048;
     for (const ladder::Rung& rung : rungs())
         EXPECT_EQ(verify::workspace_bytes(rung, doubled), 2 * verify::workspace_bytes(rung, problem)) << rung.title();
 }

@@ -7,6 +7,7 @@ missing=()
 # Programs count wherever they come from; libraries must be the distribution's.
 command -v cmake > /dev/null || missing+=(cmake)
 command -v ninja > /dev/null || missing+=(ninja-build)
+command -v make > /dev/null || missing+=(make)  # what CMake takes where no preset says ninja: a stage alone
 command -v c++ > /dev/null || missing+=(g++)
 
 if ! command -v apt-get > /dev/null || ! command -v dpkg-query > /dev/null; then
