@@ -67,9 +67,9 @@ struct Rung {
     Pass pass = Pass::forward;
     Stores stores = Stores::weights;
     bool fast = false;           // claims speed: its kernels stand in common/scripts/fast_kernels.txt
+    bool deterministic = true;   // the same bits from the same operands, in whatever order a GPU schedules its threads
     bool whole_tiles = false;    // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
     bool modifiers = false;      // takes softcap and ALiBi (common/attention/score.h); add() makes others refuse them
-    bool deterministic = true;   // false: bits may change from run to run; add() refuses where that matters
     int row_alignment = 1;       // bytes; operands whose rows start elsewhere are refused before the launch
     std::string kernel_pattern;  // regular expression of its kernels' names, by which a kernel file finds it
 
