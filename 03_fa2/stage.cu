@@ -2,6 +2,7 @@
 #include "03_fa2/a_split_q.cuh"
 #include "03_fa2/b_pipelined.cuh"
 #include "03_fa2/backward_stage.h"
+#include "03_fa2/decode_stage.h"
 #include "03_fa2/head_dimensions.h"
 #include "common/ladder/closed_forms.h"
 
@@ -126,6 +127,7 @@ void register_stage(ladder::Registry& registry) {
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_b(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_b(problem)); }});
     register_backward(registry);
+    register_decode(registry);
 }
 
 }  // namespace stage03

@@ -27,7 +27,7 @@ std::vector<ladder::Rung> rungs() {
 
 TEST(Stage03, HasItsRungs) {
     EXPECT_EQ(verify::rung_names(register_stage),
-              (std::vector<std::string>{"a forward", "b forward", "a backward", "b backward"}));
+              (std::vector<std::string>{"a forward", "b forward", "a backward", "b backward", "d decode"}));
 }
 
 // What a forward computes on the way stays on chip. Backward's L and D, and a's sums of dQ, take whole tiles of 128 queries.
