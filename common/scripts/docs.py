@@ -7,7 +7,8 @@
 A table stands between `<!-- table: FILE [stages=00,01] [pass=forward] -->` and `<!-- end -->`; FILE is a results file of
 the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file of
 bench the table has a column for each problem, or with `show=ceilings` the ceilings of that run. A file of variants
-(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought.
+(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought; a file of
+splits (rows with `splits`), one of what their partial results cost.
 """
 import json
 import os
@@ -53,6 +54,17 @@ def variants(results):
     return "\n".join(lines) + "\n"
 
 
+def splits(results):
+    lines = ["| splits | partial results, counted | by the formula | K and V | written and read, beside K and V |",
+             "|" + "---|" * 5]
+    for row in results["rows"]:
+        share = 200 * row["partial"] / row["keys_and_values"]
+        lines.append(f"| {row['splits']} | {in_bytes(row['partial'])} | {in_bytes(row['formula'])} "
+                     f"| {in_bytes(row['keys_and_values'])} | {share:.2g} % |")
+    lines += ["", f"{results['problem']}; commit {results['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
 def ceilings(results):
     lines = ["| ceiling | a second | source |", "|---|---|---|"]
     for name, ceiling in results["ceilings"].items():
@@ -89,6 +101,8 @@ def speeds(results, rows):
 def table(results, options):
     if options.get("show") == "ceilings":
         return ceilings(results)
+    if "splits" in results["rows"][0]:
+        return splits(results)
     if "change" in results["rows"][0]:
         return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]
