@@ -64,7 +64,7 @@ __device__ inline void copy_rows(SmemTile& tile, const Matrix<const T>& source, 
 #pragma unroll
         for (int page = 0; page < SmemTile::columns; page += 64) {
             if (page + column >= d) continue;
-            const bool present = (all || kept.contains(first + row + step)) && page < rest.columns;
+            const bool present = (all || kept.contains(first + row + step)) && page + column < source.columns;
             cp_async_cg_16(tile.address_beyond(offset, step, page), rest, 0, page, present ? 16 : 0);
         }
         rest = rest.from(rows_at_once, 0);

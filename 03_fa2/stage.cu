@@ -2,6 +2,7 @@
 #include "03_fa2/a_split_q.cuh"
 #include "03_fa2/b_pipelined.cuh"
 #include "03_fa2/backward_stage.h"
+#include "03_fa2/c_lean.cuh"
 #include "03_fa2/decode_stage.h"
 #include "03_fa2/head_dimensions.h"
 #include "common/ladder/closed_forms.h"
@@ -31,7 +32,7 @@ void launch_a(const Problem& problem, Operands& operands) {
     });
 }
 
-/// Whether 03b runs its instance for everything beyond a mask.
+/// Whether 03b and 03c run their instances for everything beyond a mask.
 bool general(const Problem& problem) { return problem.dropout > 0 || !(problem.scale > 0); }
 
 template <class T, int d, bool general>
@@ -42,6 +43,14 @@ void launch_b(const Problem& problem, Operands& operands) {
         operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
 }
 
+template <class T, int d, bool general>
+void launch_c(const Problem& problem, Operands& operands) {
+    gpu::launch(
+        {"stage03::c::forward", forward_ctas(problem, c::Br(d, general)), c::threads, sizeof(c::Shared<T, d, general>)},
+        c::forward<T, d, general>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
+        operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
+}
+
 void launch_b(const Problem& problem, Operands& operands) {
     with_padded_d(problem, [&]<class T, int d>() {
         if (general(problem)) return launch_b<T, d, true>(problem, operands);
@@ -49,11 +58,19 @@ void launch_b(const Problem& problem, Operands& operands) {
     });
 }
 
+void launch_c(const Problem& problem, Operands& operands) {
+    with_padded_d(problem, [&]<class T, int d>() {
+        if (general(problem)) return launch_c<T, d, true>(problem, operands);
+        launch_c<T, d, false>(problem, operands);
+    });
+}
+
 /// What the query tiles of one head do, summed over the sequences and counted from the mask alone.
 struct TileCounts {
     std::int64_t tiles = 0;       // (query tile, key tile) pairs visited
     std::int64_t query_rows = 0;  // queries copied: those that see some key
-    std::int64_t key_rows = 0;    // keys copied, over all visits
+    std::int64_t key_rows = 0;    // keys that some query sees, over all visits
+    std::int64_t tile_rows = 0;   // keys of the tiles, seen or not
 };
 
 TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
@@ -65,7 +82,9 @@ TileCounts count_tiles(const Problem& problem, int Br, int Bc) {
             if (kv_tiles.empty()) continue;
             sum.tiles += kv_tiles.end - kv_tiles.begin;
             sum.query_rows += overlap(mask.seeing_queries(), {i0, i0 + Br});
-            sum.key_rows += overlap(mask.seen_keys(), {kv_tiles.begin * Bc, kv_tiles.end * Bc});
+            const Range keys = {kv_tiles.begin * Bc, kv_tiles.end * Bc};
+            sum.key_rows += overlap(mask.seen_keys(), keys);
+            sum.tile_rows += overlap({0, mask.Nk}, keys);
         }
     }
     return sum;
@@ -80,12 +99,17 @@ TileSize tile_size_b(const Problem& problem) {
     return {b::Br(padded(problem.d), general(problem)), b::Bc(padded(problem.d), general(problem))};
 }
 
-std::vector<Traffic> traffic(const Problem& problem, TileSize size) {
+TileSize tile_size_c(const Problem& problem) {
+    return {c::Br(padded(problem.d), general(problem)), c::Bc(padded(problem.d), general(problem))};
+}
+
+/// all_K: hidden keys of a visited tile are copied too.
+std::vector<Traffic> traffic(const Problem& problem, TileSize size, bool all_K = false) {
     const TileCounts counts = count_tiles(problem, size.Br, size.Bc);
     const std::uint64_t Hq = problem.Hq, row = attention::bytes(problem.type) * problem.d,
                         queries = ladder::total_queries(problem);
     return {{"Q", Hq * counts.query_rows * row, 0},
-            {"K", Hq * counts.key_rows * row, 0},
+            {"K", Hq * (all_K ? counts.tile_rows : counts.key_rows) * row, 0},
             {"V", Hq * counts.key_rows * row, 0},
             {"O", 0, queries * row},
             {"L", 0, queries * 4}};
@@ -126,6 +150,19 @@ void register_stage(ladder::Registry& registry) {
                   .launch = [](const Problem& problem, Operands& operands) { launch_b(problem, operands); },
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_b(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_b(problem)); }});
+    registry.add({.stage = "03",
+                  .letter = "c",
+                  .name = "lean",
+                  .pass = ladder::Pass::forward,
+                  .fast = true,
+                  .whole_tiles = true,
+                  .row_alignment = 16,
+                  .kernel_pattern = "stage03::c::",
+                  .refuses = refuses,
+                  .workspaces = no_workspaces,
+                  .launch = [](const Problem& problem, Operands& operands) { launch_c(problem, operands); },
+                  .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_c(problem)); },
+                  .traffic = [](const Problem& problem) { return traffic(problem, tile_size_c(problem), true); }});
     register_backward(registry);
     register_decode(registry);
 }

@@ -27,7 +27,7 @@ std::vector<ladder::Rung> rungs() {
 
 TEST(Stage03, HasItsRungs) {
     EXPECT_EQ(verify::rung_names(register_stage),
-              (std::vector<std::string>{"a forward", "b forward", "a backward", "b backward", "d decode"}));
+              (std::vector<std::string>{"a forward", "b forward", "c forward", "a backward", "b backward", "d decode"}));
 }
 
 // What a forward computes on the way stays on chip. Backward's L and D, and a's sums of dQ, take whole tiles of 128 queries.
@@ -135,7 +135,7 @@ TEST(Stage03, TheLargestWeightsAreEqualAtAnyScore) {
 TEST(Stage03, ReadsKeysOncePerQueryTile) {
     if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
     const std::uint64_t N = 300, d = 128, element = 2;
-    for (const auto& [letter, Br] : {std::pair{"a", 64}, {"b", 128}}) {
+    for (const auto& [letter, Br] : {std::pair{"a", 64}, {"b", 128}, {"c", 128}}) {
         const ladder::Rung rung = verify::find_rung(register_stage, letter, ladder::Pass::forward);
         const verify::Case the_case(verify::small_problem(N, N, d, DataType::fp16));
         const verify::Result result = verify::Run(rung, the_case).verify();
@@ -155,7 +155,7 @@ TEST(Stage03, ReadsKeysOncePerQueryTile) {
 // 384 queries and keys of 128 elements: 03a walks 1, 2, ... 6 of 6 key tiles, 03b's query tiles of two key tiles' height 2, 4, 6.
 TEST(Stage03, CausalLeavesOutHiddenTiles) {
     if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
-    for (const auto& [letter, tiles] : {std::pair{"a", 21}, {"b", 12}}) {
+    for (const auto& [letter, tiles] : {std::pair{"a", 21}, {"b", 12}, {"c", 12}}) {
         const ladder::Rung rung = verify::find_rung(register_stage, letter, ladder::Pass::forward);
         const verify::Case the_case(verify::causal(verify::small_problem(384, 384, 128, DataType::fp16)));
         const verify::Result result = verify::Run(rung, the_case).verify();

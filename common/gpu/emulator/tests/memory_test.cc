@@ -260,9 +260,9 @@ template <gpu::Swizzle swizzle>
 void walk_blocks() {
     auto& tile = gpu::shared_memory<gpu::SharedTile<gpu::bf16, 32, 192, swizzle>>();
     for (int row = 0; row < 8; ++row) {
-        for (int column = 0; column < 16; column += 8) {
+        for (int column = 0; column < 64; column += 8) {
             for (int more_rows = 0; more_rows < 32; more_rows += 8) {
-                for (int more_columns = 0; more_columns < 192; more_columns += 16) {
+                for (int more_columns = 0; more_columns < 192; more_columns += column < 16 ? 16 : 64) {
                     EXPECT_EQ(tile.address_beyond(tile.offset(row, column), more_rows, more_columns),
                               tile.address(row + more_rows, column + more_columns))
                         << row << " + " << more_rows << ", " << column << " + " << more_columns;
