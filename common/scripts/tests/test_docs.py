@@ -10,7 +10,8 @@ import docs
 
 def row(name, problem, tflops, **more):
     return {"stage": "02", "rung": "b", "name": name, "pass": "forward", "status": "verified", "problem": {"text": problem},
-            "l2": "warm", "tflops": tflops, "roof_fraction": tflops / 800} | more  # fmt: skip
+            "l2": "warm", "tflops": tflops, "time_ms": 80 / tflops, "ms": [80 / tflops] * 9, "bytes_per_s": tflops * 1e10,
+            "roof_fraction": tflops / 800} | more  # fmt: skip
 
 
 RESULTS = {
@@ -32,6 +33,30 @@ class Tables(unittest.TestCase):
     def test_pass_and_stages_choose(self):
         self.assertNotIn("02b x", docs.table(RESULTS, {"pass": "backward"}))
         self.assertNotIn("02b y", docs.table(RESULTS, {"pass": "forward"}))
+
+    def test_decoding_is_in_bytes(self):
+        rows = [row("d", "B=1", 50.0, **{"pass": "decode"}), row("d", "B=8", 100.0, **{"pass": "decode"})]
+        self.assertIn("| 02b d | decode | 0.5 (6.2 %) | 1 (12 %) |", docs.table(RESULTS | {"rows": rows}, {"pass": "decode"}).splitlines())
+
+    def test_a_measurement_that_was_left_out_is_a_dash(self):
+        self.assertIn("| 02b y | backward | 44 (5.5 %) | - |", docs.table(RESULTS | {"rows": [
+            row("y", "B=1", 44.0, **{"pass": "backward"}), row("x", "B=2", 44.0)]}, {}).splitlines())  # fmt: skip
+
+    def test_peers(self):
+        rows = [row("x", "B=4 d=128", 80.0), row("x", "B=1 d=128", 40.0),
+                row("flash", "B=4 d=128", 160.0, stage="peer", rung=""), row("cudnn", "B=4 d=128", 400.0, stage="peer", rung=""),
+                row("flash", "B=1 d=128", 20.0, stage="peer", rung="")]  # fmt: skip
+        results = RESULTS | {"rows": rows, "repetitions": 9, "peers": {"build": "PyTorch"}}
+        lines = docs.table(results, {"show": "peers", "stages": "02"}).splitlines()
+        self.assertEqual("| problem | rung | pass | TFLOP/s | / flash | / cudnn |", lines[0])
+        self.assertEqual(["| B=4 | 02b x | forward | 80 (10 %) | 0.50 (0.50-0.50) | 0.20 (0.20-0.20) |",
+                          "| B=1 | 02b x | forward | 40 (5 %) | 2.00 (2.00-2.00) | - |"], lines[2:4])  # fmt: skip
+        self.assertNotIn("peer flash", docs.table(results, {}))  # the plain table is of rungs alone
+
+    def test_libraries_beside_the_ceilings(self):
+        reached = {"copy": {"what": "copy of 1 GiB", "per_second": 3.87e12, "unit": "B/s"}}
+        results = RESULTS | {"peers": {"build": "PyTorch", "libraries": reached}}
+        self.assertIn("| copy | copy of 1 GiB | 3.87 TB | 90 % |", docs.table(results, {"show": "libraries"}).splitlines())
 
     def test_ceilings(self):
         self.assertIn("| copy | 4.3 TB | measured |", docs.table(RESULTS, {"show": "ceilings"}).splitlines())
