@@ -130,7 +130,7 @@ def main(arguments):
             print(f"compare.py: {error}", file=sys.stderr)
             return 1
     results["peers"] = {key: value for key, value in peers.items() if key != "rows"}
-    results["command"] = "compare.sh " + " ".join(f'"{a}"' if " " in a else a for a in arguments[1:])
+    results["command"] = " ".join(f'"{word}"' if " " in word else word for word in ["compare.sh", *of_peers, *of_both, *of_bench])
     results["rows"] += with_roofs(peers["rows"], results["rows"])
     if options.json:
         files.write(options.json, results)

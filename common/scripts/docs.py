@@ -58,10 +58,16 @@ def variants(results):
     return "\n".join(lines) + "\n"
 
 
+def rate(measured):
+    """A ceiling or what a library reaches, in a second."""
+    tera = measured["per_second"] / 1e12
+    return (f"{tera:.3g}" if tera < 100 else f"{tera:.0f}") + " T" + measured["unit"].split("/")[0]
+
+
 def ceilings(results):
     lines = ["| ceiling | a second | source |", "|---|---|---|"]
     for name, ceiling in results["ceilings"].items():
-        lines.append(f"| {name} | {ceiling['per_second'] / 1e12:.3g} T{ceiling['unit'].split('/')[0]} | {ceiling['source']} |")
+        lines.append(f"| {name} | {rate(ceiling)} | {ceiling['source']} |")
     return "\n".join(lines + ["", origin(results)]) + "\n"
 
 
@@ -76,8 +82,7 @@ def libraries(results):
     lines = ["| ceiling | library | a second | of the ceiling |", "|---|---|---|---|"]
     for name, library in results["peers"].get("libraries", {}).items():
         share = library["per_second"] / results["ceilings"][name]["per_second"]
-        lines.append(f"| {name} | {library['what']} | {library['per_second'] / 1e12:.3g} T{library['unit'].split('/')[0]} "
-                     f"| {100 * share:.0f} % |")  # fmt: skip
+        lines.append(f"| {name} | {library['what']} | {rate(library)} | {100 * share:.0f} % |")
     return "\n".join(lines + ["", origin(results)]) + "\n"
 
 
@@ -149,6 +154,8 @@ def table(results, options):
         rows = [row for row in rows if row["stage"] in ("peer", *options["stages"].split(","))]
     if "pass" in options:
         rows = [row for row in rows if row["pass"] in options["pass"].split(",")]
+    if not rows:
+        raise ValueError("its options choose no row")
     if "ceilings" in results:
         return (against_peers if options.get("show") == "peers" else speeds)(results, rows)
     timed = any(row.get("time_ms") is not None for row in rows)
