@@ -51,9 +51,12 @@ struct Entry {
     int launches = 1;  // of a sample
     std::vector<double> milliseconds;
 
-    void fail(const std::string& reason) {
-        row.status = ladder::Status::wrong;
+    void end(ladder::Status status, const std::string& reason) {
+        row.status = status;
         row.reason = reason;
+    }
+    void fail(const gpu::Error& error) {
+        end(ladder::Status::wrong, std::string("Verified once, then failed while it was timed: ") + error.what());
     }
 };
 
@@ -162,25 +165,16 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
 /// Verifies the rung; afterwards it can be launched, or its row says why not.
 void verify_rung(Entry& entry, const verify::Case& the_case, const gpu::Device& device) {
     const Problem& problem = the_case.problem();
-    if (auto reason = entry.rung->refuses ? entry.rung->refuses(problem) : std::nullopt) {
-        entry.row.reason = *reason;
-        return;
-    }
-    if (auto reason = verify::too_large(*entry.rung, problem, device)) {
-        entry.row.reason = *reason;
-        return;
-    }
+    std::optional<std::string> reason = entry.rung->refuses ? entry.rung->refuses(problem) : std::nullopt;
+    if (!reason) reason = verify::too_large(*entry.rung, problem, device);
+    if (reason) return entry.end(ladder::Status::skipped, *reason);
     entry.run = std::make_unique<verify::Run>(*entry.rung, the_case);
     const verify::Result result = entry.run->verify();
     entry.row.checks = result.checks;
     entry.counters = result.counters;
-    if (result.refused) {
-        entry.row.reason = *result.refused;
-    } else if (!result.verified()) {
-        entry.fail(result.reason());
-    } else {
-        entry.row.status = ladder::Status::verified;
-    }
+    if (result.refused) entry.end(ladder::Status::skipped, *result.refused);
+    else if (!result.verified()) entry.end(ladder::Status::wrong, result.reason());
+    else entry.row.status = ladder::Status::verified;
     if (result.counters) entry.row.bytes = result.counters->tensors;
     else if (entry.rung->traffic) entry.row.bytes = entry.rung->traffic(problem);
     if (result.counters) entry.row.exponentials = double(result.counters->exponentials);
@@ -188,22 +182,10 @@ void verify_rung(Entry& entry, const verify::Case& the_case, const gpu::Device& 
     if (entry.row.bytes && entry.row.bytes->empty()) entry.row.bytes.reset();
 }
 
-/// Takes the samples out of Google Benchmark and prints nothing.
-class Collector : public benchmark::BenchmarkReporter {
-  public:
-    explicit Collector(std::vector<Entry>& entries) : entries_(entries) {}
+/// Google Benchmark runs the samples; what they say is kept by the entries and printed at the end.
+struct Silent : benchmark::BenchmarkReporter {
     bool ReportContext(const Context&) override { return true; }
-    void ReportRuns(const std::vector<Run>& runs) override {
-        for (const Run& run : runs) {
-            for (Entry& entry : entries_) {
-                if (entry.name != run.run_name.function_name || entry.row.status != ladder::Status::verified) continue;
-                entry.milliseconds.push_back(run.GetAdjustedRealTime());
-            }
-        }
-    }
-
-  private:
-    std::vector<Entry>& entries_;
+    void ReportRuns(const std::vector<Run>&) override {}
 };
 
 /// Registers one sample of the entry.
@@ -213,16 +195,14 @@ void register_sample(Entry& entry, Stopwatch& stopwatch) {
             while (state.KeepRunningBatch(entry.launches)) {
                 const double seconds = stopwatch.seconds([&] { entry.run->launch(); }, entry.launches);
                 state.SetIterationTime(seconds * entry.launches);
+                entry.milliseconds.push_back(seconds * 1e3);
             }
         } catch (const gpu::Error& error) {
-            entry.fail(std::string("Verified once, then failed while it was timed: ") + error.what());
-            state.SkipWithError(entry.row.reason.c_str());
+            entry.fail(error);
+            state.SkipWithError(error.what());
         }
     };
-    benchmark::RegisterBenchmark(entry.name.c_str(), sample)
-        ->UseManualTime()
-        ->Iterations(entry.launches)
-        ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(entry.name.c_str(), sample)->UseManualTime()->Iterations(entry.launches);
 }
 
 /// All samples of all verified entries, round after round; every other round in reverse, so that a drift of the clock
@@ -235,22 +215,21 @@ void measure(std::vector<Entry>& entries, const Options& options, const std::fun
         const auto launch = [&] { entry.run->launch(); };
         try {
             if (options.longest && stopwatch.seconds(launch, 1) * 1e3 > *options.longest) {
-                entry.row.status = ladder::Status::skipped;
-                entry.row.reason =
-                    "takes longer than the " + cell("%g", *options.longest) + " ms a launch of --longest";
+                entry.end(ladder::Status::skipped,
+                          "takes longer than the " + cell("%g", *options.longest) + " ms a launch of --longest");
                 continue;
             }
             entry.launches = stopwatch.warm_up(launch);
             order.push_back(&entry);
         } catch (const gpu::Error& error) {
-            entry.fail(std::string("Verified once, then failed while it was timed: ") + error.what());
+            entry.fail(error);
         }
     }
-    Collector collector(entries);
+    Silent silent;
     for (int round = 0; round < options.repetitions; ++round) {
         next_round();
         for (Entry* entry : order) register_sample(*entry, stopwatch);
-        if (!order.empty()) benchmark::RunSpecifiedBenchmarks(&collector);
+        if (!order.empty()) benchmark::RunSpecifiedBenchmarks(&silent);
         benchmark::ClearRegisteredBenchmarks();
         std::reverse(order.begin(), order.end());
     }
@@ -269,8 +248,8 @@ void evaluate(Entry& entry, const Problem& problem, const std::vector<Ceiling>& 
         row.ceiling_fraction = *row.tflops * 1e12 / mma_sync->per_second;
     const std::optional<Roof> limit = roof(problem, entry.rung->pass, ceilings);
     if (limit && beats(*row.time_ms * 1e-3, *limit)) {
-        entry.fail("It reads faster than the ceiling \"" + limit->ceiling +
-                   "\" allows: the time or the count is wrong.");
+        entry.end(ladder::Status::wrong, "It reads faster than the ceiling \"" + limit->ceiling +
+                                             "\" allows: the time or the count is wrong.");
     }
 }
 

@@ -78,6 +78,15 @@ TEST(Bench, RefusedProblemIsSkippedWithItsReason) {
     EXPECT_FALSE(second_row(outcome)["reason"].get<std::string>().empty());
 }
 
+TEST(Bench, RungThatTakesTooLongIsSkippedWithItsReason) {
+    if (gpu::device().emulated) GTEST_SKIP() << "times are measured on a GPU";
+    const Outcome outcome =
+        run(registry_of(fakes::rung("b", Behaviour::right)), {small[0], small[1], "--longest", "0"});
+    EXPECT_EQ(outcome.status, 3);
+    EXPECT_EQ(second_row(outcome)["status"], "skipped");
+    EXPECT_NE(second_row(outcome)["reason"].get<std::string>().find("--longest"), std::string::npos);
+}
+
 TEST(Bench, NothingVerifiedIsStatusThree) {
     ladder::Registry registry;
     registry.add(fakes::rung("a", Behaviour::refuses));
