@@ -166,7 +166,7 @@ def libraries(torch):
         ("copy", "copy of 1 GiB", 2 * from_.nbytes, "B/s", lambda: to.copy_(from_)),
         ("wgmma bf16", f"matrix product, n = {n}", 2 * n**3, "FLOP/s", lambda: a @ b),
         ("wgmma e4m3", f"matrix product, n = {n}", 2 * n**3, "FLOP/s",
-         lambda: torch._scaled_mm(a8, b8, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)),
+         lambda: torch._scaled_mm(a8, b8, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)),
     ):  # fmt: skip
         try:
             launches = stopwatch.warm_up(launch)
