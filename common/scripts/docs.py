@@ -154,8 +154,8 @@ def table(results, options):
         rows = [row for row in rows if row["stage"] in ("peer", *options["stages"].split(","))]
     if "pass" in options:
         rows = [row for row in rows if row["pass"] in options["pass"].split(",")]
-    if not rows:
-        raise ValueError("its options choose no row")
+    if all(row["stage"] == "peer" for row in rows):
+        return "Not measured yet.\n"
     if "ceilings" in results:
         return (against_peers if options.get("show") == "peers" else speeds)(results, rows)
     timed = any(row.get("time_ms") is not None for row in rows)

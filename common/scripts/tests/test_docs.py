@@ -53,6 +53,10 @@ class Tables(unittest.TestCase):
                           "| B=1 | 02b x | forward | 40 (5 %) | 2.00 (2.00-2.00) | - |"], lines[2:4])  # fmt: skip
         self.assertNotIn("peer flash", docs.table(results, {}))  # the plain table is of rungs alone
 
+    def test_a_table_without_rows_says_so(self):
+        results = RESULTS | {"rows": RESULTS["rows"] + [row("flash", "B=4 N=4096 d=128 none", 160.0, stage="peer", rung="")]}
+        self.assertEqual("Not measured yet.\n", docs.table(results, {"stages": "03", "show": "peers"}))
+
     def test_libraries_beside_the_ceilings(self):
         reached = {"copy": {"what": "copy of 1 GiB", "per_second": 3.87e12, "unit": "B/s"}}
         results = RESULTS | {"peers": {"build": "PyTorch", "libraries": reached}}
