@@ -1,6 +1,8 @@
 // Registers stage 03: what each rung does, how it is launched, and what it costs in closed form.
 #include "03_fa2/a_split_q.cuh"
 #include "03_fa2/b_pipelined.cuh"
+#include "03_fa2/backward_stage.h"
+#include "03_fa2/decode_stage.h"
 #include "03_fa2/head_dimensions.h"
 #include "common/ladder/closed_forms.h"
 
@@ -124,6 +126,8 @@ void register_stage(ladder::Registry& registry) {
                   .launch = [](const Problem& problem, Operands& operands) { launch_b(problem, operands); },
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_b(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_b(problem)); }});
+    register_backward(registry);
+    register_decode(registry);
 }
 
 }  // namespace stage03

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "common/gpu/emulator/options.h"
 #include "common/verify/run.h"
 #include "common/verify/stage_tests/probe.h"
 #include "common/verify/stage_tests/stage_tests.h"
@@ -24,13 +26,18 @@ std::vector<ladder::Rung> rungs() {
 }
 
 TEST(Stage03, HasItsRungs) {
-    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward"}));
+    EXPECT_EQ(verify::rung_names(register_stage),
+              (std::vector<std::string>{"a forward", "b forward", "a backward", "b backward", "d decode"}));
 }
 
-// What a kernel computes on the way stays on chip.
-TEST(Stage03, NeedsNoWorkspace) {
-    for (const ladder::Rung& rung : rungs())
-        EXPECT_EQ(verify::workspace_bytes(rung, verify::small_problem(1000, 1000, 64, DataType::bf16)), 0u);
+// What a forward computes on the way stays on chip. Backward's L and D, and a's sums of dQ, take whole tiles of 128 queries.
+TEST(Stage03, ScratchGrowsWithNAtMost) {
+    const std::size_t queries = 1024, tiles = queries / 128 + 1, values = tiles * 128 * sizeof(float);
+    const Problem problem = verify::small_problem(queries, queries, 64, DataType::bf16);
+    for (const ladder::Rung& rung : rungs()) {
+        const std::size_t expected = rung.pass == ladder::Pass::forward ? 0 : rung.letter == "a" ? 2 + 64 : 2;
+        EXPECT_EQ(verify::workspace_bytes(rung, problem), expected * values) << rung.title();
+    }
 }
 
 // Each head dimension that kernels are compiled for, and one that is padded to it: several tiles each way, a group, rows
@@ -99,6 +106,7 @@ TEST(Stage03, AnyScale) {
 // whatever is rounded on the way to the exponent.
 TEST(Stage03, TheLargestWeightsAreEqualAtAnyScore) {
     for (const ladder::Rung& rung : rungs()) {
+        if (rung.pass != ladder::Pass::forward) continue;
         for (DataType type : {DataType::fp16, DataType::bf16}) {
             for (int exponent = 1; exponent <= (type == DataType::fp16 ? 20 : 60); ++exponent) {
                 for (float mantissa : {1.171875f, -1.9921875f}) {
@@ -158,6 +166,92 @@ TEST(Stage03, CausalLeavesOutHiddenTiles) {
             }
         }
     }
+}
+
+// B39: one channel 50 times the others, and a second sequence that is the first once more.
+TEST(Stage03, B39_LargeHeadDimensionsAndASecondSequence) {
+    for (const ladder::Rung& rung : rungs()) {
+        if (rung.pass != ladder::Pass::backward) continue;
+        for (int d : {160, 192, 224, 256}) {
+            verify::Probe probe(verify::causal(verify::small_problem(97, 97, d, DataType::bf16)));
+            probe.problem.B = 2;
+            probe.problem.scale = attention::default_scale(d);
+            probe.inputs = attention::make_inputs(probe.problem, attention::InputLaw::normal, 3);
+            for (attention::HostTensor* tensor :
+                 {&probe.inputs.Q, &probe.inputs.K, &probe.inputs.V, &probe.inputs.dO}) {
+                for (int i = 0; i < 97; ++i) {
+                    float& outlier = tensor->row(0, 0, i)[7];
+                    outlier = attention::round_to(DataType::bf16, 50 * outlier);
+                    std::copy_n(tensor->row(0, 0, i), d, tensor->row(1, 0, i));
+                }
+            }
+            const verify::Outputs outputs = probe.run(rung);
+            for (const attention::HostTensor* tensor : {&outputs.dQ, &outputs.dK, &outputs.dV})
+                EXPECT_TRUE(std::equal(tensor->row(0, 0, 0), tensor->row(1, 0, 0), tensor->row(1, 0, 0)))
+                    << rung.title() << ", d = " << d;
+        }
+    }
+}
+
+// Five key tiles add to the same dQ.
+verify::Probe five_key_tiles(int d) {
+    Problem problem = verify::causal(verify::small_problem(130, 600, d, DataType::fp16));
+    problem.scale = attention::default_scale(d);
+    verify::Probe probe(problem);
+    probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, 1);
+    return probe;
+}
+
+#if GPU_EMULATOR
+// B41: how many of the seeds change the rung's bits; its values are right under each.
+int seeds_that_change(const ladder::Rung& rung, int seeds) {
+    const emulator::Options before = emulator::options();
+    const verify::Probe probe = five_key_tiles(64);
+    const verify::Outputs first = probe.run(rung);
+    int changes = 0;
+    for (int seed = 1; seed <= seeds; ++seed) {
+        emulator::Options options = before;
+        options.schedule = seed % 2 == 0 ? emulator::Schedule::random : emulator::Schedule::priority;
+        options.seed = seed;
+        options.resident_ctas = 5;  // all key tiles at once
+        emulator::set_options(options);
+        changes += !(probe.run(rung) == first);
+    }
+    emulator::set_options(before);
+    return changes;
+}
+
+TEST(Stage03, BackwardBRepeatsItsBitsUnderAnySeed) {
+    EXPECT_GT(seeds_that_change(verify::find_rung(register_stage, "a", ladder::Pass::backward), 3), 0);
+    EXPECT_EQ(seeds_that_change(verify::find_rung(register_stage, "b", ladder::Pass::backward), 5), 0);
+}
+TEST(Stage03, SlowBackwardBRepeatsItsBitsUnder200Seeds) {
+    EXPECT_EQ(seeds_that_change(verify::find_rung(register_stage, "b", ladder::Pass::backward), 200), 0);
+}
+#endif
+
+// On whatever machine.
+TEST(Stage03, BackwardBRepeatsItsBitsInManyRuns) {
+    const verify::Probe probe = five_key_tiles(128);
+    const ladder::Rung b = verify::find_rung(register_stage, "b", ladder::Pass::backward);
+    const verify::Outputs first = probe.run(b);
+    const int runs = gpu::device().emulated ? 3 : 100;
+    for (int run = 1; run < runs; ++run) ASSERT_TRUE(probe.run_unjudged(b) == first) << "run " << run;
+}
+
+TEST(Stage03, CausalBackwardLeavesOutHiddenTiles) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
+    const ladder::Rung rung = verify::find_rung(register_stage, "a", ladder::Pass::backward);
+    const verify::Case the_case(verify::causal(verify::small_problem(512, 512, 128, DataType::fp16)));
+    const verify::Result result = verify::Run(rung, the_case).verify();
+    ASSERT_TRUE(result.verified()) << result.reason();
+    for (const gpu::Traffic& traffic : result.counters->tensors) {
+        if (traffic.tensor == "Q") {
+            EXPECT_EQ(traffic.requested_read, (8 + 6 + 4 + 2) * 64u * 128 * 2);
+        }
+    }
+    EXPECT_EQ(result.counters->atomics, (8 + 6 + 4 + 2) * 64u * 128);
+    EXPECT_EQ(result.counters->exponentials, (8 + 6 + 4 + 2) * 64u * 128);
 }
 
 }  // namespace

@@ -117,7 +117,8 @@ struct Query {
 struct KernelProblem {
     int B, Hq, Hkv, Nq, Nk, d;
     int window_left, window_right;
-    float scale;
+    float scale, softcap;  // softcap and alibi: common/attention/score.h
+    bool alibi;
     // Device arrays of B + 1 cumulative lengths; null: all sequences have Nq queries and Nk keys.
     const int* cu_q;
     const int* cu_k;

@@ -4,8 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace attention {
@@ -131,6 +133,30 @@ void validate_lengths(const char* argument, const std::vector<int>& cu, int B, c
                                     longest_name + " = " + std::to_string(longest) + "; they must agree.");
 }
 
+void validate_pages(const Problem& problem) {
+    const int size = problem.page_size;
+    require(size == 0 || (size >= 16 && size <= 256 && std::has_single_bit(static_cast<unsigned>(size))),
+            given("page size", size) + "; a page holds 16, 32, 64, 128 or 256 keys (0: no pages).");
+    if (problem.page_table.empty()) return;
+    const std::size_t columns = problem.page_columns();
+    require(problem.page_table.size() == problem.B * columns,
+            "page_table has " + std::to_string(problem.page_table.size()) + " entries; " + given("B", problem.B) +
+                " sequences of up to " + std::to_string(problem.Nk) + " keys need rows of " + std::to_string(columns) +
+                ".");
+    for (int b = 0; b < problem.B; ++b) {
+        for (int first = 0; first < problem.keys(b); first += size) {
+            const int column = first / size, page = problem.page_table[b * columns + column];
+            if (page >= 0 && page < problem.pages) continue;
+            const std::string b_text = std::to_string(b);
+            throw InvalidProblem("page_table[" + b_text + "][" + std::to_string(column) +
+                                 "] = " + std::to_string(page) + ", where sequence " + b_text + " has keys " +
+                                 std::to_string(first) + " to " +
+                                 std::to_string(std::min(first + size, problem.keys(b)) - 1) + "; the pool has " +
+                                 std::to_string(problem.pages) + " pages, numbered from 0.");
+        }
+    }
+}
+
 std::string lengths(const std::vector<int>& cu) {
     std::string text;
     for (std::size_t b = 0; b + 1 < cu.size(); ++b) text += (b ? "," : "") + std::to_string(cu[b + 1] - cu[b]);
@@ -193,6 +219,8 @@ void validate(const Problem& problem) {
             "window:" + std::to_string(problem.window_left) + "," + std::to_string(problem.window_right) +
                 " has a side below -1; give a number of keys >= 0, or -1 for no bound.");
     require(std::isfinite(problem.scale), given("scale", problem.scale) + " is not finite; give a finite number.");
+    require(std::isfinite(problem.softcap) && problem.softcap >= 0.0f,
+            given("softcap", problem.softcap) + "; give a finite number above 0, or 0 for none.");
     require(problem.dropout >= 0.0f && problem.dropout < 1.0f,
             given("dropout", problem.dropout) + " is not in [0, 1); give the fraction of weights to drop.");
     require(problem.cu_q.empty() == problem.cu_k.empty(),
@@ -201,6 +229,24 @@ void validate(const Problem& problem) {
         validate_lengths("cu_q", problem.cu_q, problem.B, "Nq", problem.Nq);
         validate_lengths("cu_k", problem.cu_k, problem.B, "Nk", problem.Nk);
     }
+    require(problem.splits >= 0,
+            given("splits", problem.splits) + "; give the number of splits, or 0 to leave it open.");
+    validate_pages(problem);
+}
+
+void draw_page_table(Problem& problem, std::uint64_t seed) {
+    const int columns = problem.page_columns();
+    std::vector<int> needed;  // entries of the table
+    for (int b = 0; b < problem.B; ++b) {
+        for (int n = 0; n * problem.page_size < problem.keys(b); ++n) needed.push_back(b * columns + n);
+    }
+    problem.pages = static_cast<int>(needed.size()) + 3;
+    std::vector<int> order(problem.pages);
+    std::iota(order.begin(), order.end(), 0);
+    const Random random(seed, 0);
+    for (std::size_t n = order.size(); n > 1; --n) std::swap(order[n - 1], order[random.bits(n) % n]);
+    problem.page_table.assign(static_cast<std::size_t>(problem.B) * columns, -1);
+    for (std::size_t n = 0; n < needed.size(); ++n) problem.page_table[needed[n]] = order[n];
 }
 
 std::string describe(const Problem& problem) {
@@ -215,11 +261,16 @@ std::string describe(const Problem& problem) {
         text << "window:" << problem.window_left << ',' << problem.window_right;
     }
     if (problem.scale != default_scale(problem.d)) text << " scale=" << problem.scale;
+    if (problem.softcap > 0.0f) text << " softcap=" << problem.softcap;
+    if (problem.alibi) text << " alibi";
     if (problem.dropout > 0.0f) text << " dropout=" << problem.dropout;
     if (problem.packed()) {
         text << " seqlens=" << lengths(problem.cu_q);
         if (problem.cu_k != problem.cu_q) text << '/' << lengths(problem.cu_k);
     }
+    if (problem.page_size > 0) text << " pages=" << problem.page_size;
+    if (problem.splits > 0) text << " splits=" << problem.splits;
+    if (problem.deterministic) text << " deterministic";
     return text.str();
 }
 

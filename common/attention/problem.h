@@ -48,12 +48,31 @@ struct Problem {
 
     float scale = 0.125f;  // S = scale * Q K^T; default_scale(d) unless the user says otherwise
 
+    // What may happen to a score before the softmax: S becomes softcap tanh(S / softcap), which keeps it within +-softcap (0:
+    // it stays as it is), and then, with alibi, S - slope_h |i + Nk - Nq - j|, where slope_h = 2^(-8 (h + 1) / Hq) for query
+    // head h = 0, 1, ...: the further a key, the less it counts. (Press et al. 2022 give these slopes for Hq a power of two;
+    // here the formula holds for any Hq.)
+    float softcap = 0.0f;
+    bool alibi = false;
+
     // Dropout of P: weight (b, h, i, j) is kept iff word j % 4 of Philox4x32-10 with key `dropout_seed` and counter
     // (j / 4, i, b * Hq + h, dropout_offset) is below floor((1 - dropout) * 2^32); kept weights are divided by 1 -
     // dropout.
     float dropout = 0.0f;
     std::uint64_t dropout_seed = 0;
     std::uint32_t dropout_offset = 0;
+
+    // Decoding with a paged cache: K and V lie in pages of page_size keys (a power of two, 16 ... 256) of one pool, page p of K
+    // beside page p of V. Key j of sequence b is slot j % page_size of page page_table[b * page_columns() + j / page_size];
+    // sequences may share pages, and entries that no key needs may hold anything. 0: K and V lie as tensors, like Q.
+    int page_size = 0;
+    int pages = 0;                // of the pool
+    std::vector<int> page_table;  // empty: whoever places K and V in memory draws one (draw_page_table)
+
+    // How a decoding rung cuts the keys: into this many splits of the longest sequence; 0: as it finds best.
+    int splits = 0;
+    // The same bits in every run, and for a sequence whatever else is in its batch.
+    bool deterministic = false;
 
     // Sequences of different lengths, packed one after the other: B + 1 cumulative lengths each, starting at 0.
     // Empty: every sequence has Nq queries and Nk keys.
@@ -63,20 +82,27 @@ struct Problem {
     int queries(int b) const { return packed() ? cu_q[b + 1] - cu_q[b] : Nq; }
     int keys(int b) const { return packed() ? cu_k[b + 1] - cu_k[b] : Nk; }
     int group() const { return Hq / Hkv; }
+    int page_columns() const { return page_size == 0 ? 0 : (Nk + page_size - 1) / page_size; }
     bool causal() const { return window_left == -1 && window_right == 0; }
+    bool modifies_scores() const { return softcap > 0.0f || alibi; }
 };
 
 /// 1 / sqrt(d).
 float default_scale(int d);
 
 /// Throws InvalidProblem unless sizes are >= 0 (Hq, Hkv, d >= 1), Hq % Hkv == 0, windows are >= -1, 0 <= dropout < 1,
-/// the scale is finite, and cu_q and cu_k (both or neither) hold B + 1 ascending lengths from 0 whose maxima are Nq and
-/// Nk.
+/// the scale is finite, the softcap finite and >= 0, splits >= 0, cu_q and cu_k (both or neither) hold B + 1 ascending lengths
+/// from 0 whose maxima are Nq and Nk, the page size is one that exists, and a page table that is given has B rows of
+/// page_columns() entries of which each that holds a key is a page of the pool.
 void validate(const Problem& problem);
 
-/// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal". Scale, dropout
-/// and sequence lengths follow where they are not the default: "scale=1 dropout=0.1 seqlens=3,1" (queries/keys if they
-/// differ).
+/// Gives the problem a pool with a few more pages than its keys need and a table of pages in random order, decided by `seed`. Entries
+/// that no key needs are -1. The page size must be set.
+void draw_page_table(Problem& problem, std::uint64_t seed);
+
+/// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal". Scale, softcap,
+/// ALiBi, dropout, sequence lengths and what concerns decoding follow where they are not the default: "scale=1 softcap=50 alibi
+/// dropout=0.1 seqlens=3,1 pages=16 splits=4 deterministic" (queries/keys if they differ).
 std::string describe(const Problem& problem);
 
 /// One operand on the host as floats. Dense: (B, H, N, d), C order. Packed: (total, H, d). d == 1 serves L.

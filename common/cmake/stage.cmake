@@ -79,7 +79,7 @@ function(add_tests program prefix)
                          DISCOVERY_TIMEOUT 60 PROPERTIES LABELS slow TIMEOUT 600)
 endfunction()
 
-# add_stage(NN ARCHITECTURES ... [MINIMUM ...]): stage.cu -> library stage_NN, test.cc -> stage_NN_test, bench.cc ->
+# add_stage(NN ARCHITECTURES ... [MINIMUM ...]): stage.cu -> library stage_NN, test.cc and *_test.cc -> stage_NN_test, bench.cc ->
 # stage_NN_bench. ARCHITECTURES: built by default. MINIMUM: the oldest that a user may choose (default: the first).
 # FROM_80: kernel files of rungs that need 8.0 in a stage that does not; where only older architectures are chosen they are
 # built for 8.0 all the same, and the ladder skips their rungs. SOURCES, LINK: more files and libraries of the stage.
@@ -106,7 +106,9 @@ function(add_stage number)
     endif()
 
     add_library(stage_${number} STATIC stage.cu ${stage_SOURCES})
-    set_kernel_language(stage.cu ${stage_FROM_80})
+    set(kernels ${stage_SOURCES})
+    list(FILTER kernels INCLUDE REGEX "\\.cu$")
+    set_kernel_language(stage.cu ${kernels} ${stage_FROM_80})
     set_target_properties(stage_${number} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
     target_link_libraries(stage_${number} PUBLIC ladder_core ${stage_LINK})
     if(stage_FROM_80)
@@ -120,8 +122,9 @@ function(add_stage number)
         target_sources(stage_${number} PRIVATE $<TARGET_OBJECTS:stage_${number}_from_80>)
     endif()
     set_property(GLOBAL APPEND PROPERTY STAGES ${number})
-    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/test.cc)
-        add_tests(stage_${number}_test stage_${number} SOURCES test.cc LINK stage_${number} rung_tests)
+    file(GLOB tests CONFIGURE_DEPENDS test.cc *_test.cc)
+    if(tests)
+        add_tests(stage_${number}_test stage_${number} SOURCES ${tests} LINK stage_${number} rung_tests)
         add_dependencies(stage_tests stage_${number}_test)
     endif()
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/bench.cc)

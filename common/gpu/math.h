@@ -9,8 +9,8 @@ namespace gpu {
 
 /// mul.rn.f32: a product that is rounded before anything else happens to it. A compiler may fuse a * b - c into one rounding;
 /// where c is itself a rounded product (the maximum of the scores), 2^(a b - c) of the largest score would then not be 1.
-GPU_DEVICE float mul_rn(float a, float b) {
-#if GPU_EMULATOR
+GPU_HOST_DEVICE float mul_rn(float a, float b) {
+#if GPU_EMULATOR || !defined(__CUDA_ARCH__)
     return a * b;
 #else
     float product;

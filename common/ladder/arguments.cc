@@ -177,7 +177,10 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     app.add_option("--block", arguments.block, "With --explain: keys of a block, 2 unless given");
     app.add_option("--stages", arguments.stages, "Only these stages, as in 00,02")->delimiter(',');
     app.add_option("--rungs", arguments.rungs, "Only these rungs, as in 00a,02b")->delimiter(',');
-    app.add_option("--pass", passes_given, "Only these of forward,backward,decode")->delimiter(',');
+    app.add_option("--pass", passes_given,
+                   "Only these of forward,backward,decode; decode alone: of 1 query and 16 times the keys unless a "
+                   "shape is given")
+        ->delimiter(',');
     app.add_option("--shape", shape,
                    "B,Hq,Hkv,Nq,Nk,d: sequences, query and key/value heads, queries, keys, head dimension");
     app.add_option("--seqlens", lengths,
@@ -192,7 +195,17 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     const CLI::Validator not_empty([](std::string& text) { return text.empty() ? "a number is missing" : ""; }, "");
     CLI::Option* scale = app.add_option("--scale", problem.scale, "S = scale * Q K^T; 1/sqrt(d) unless given");
     scale->check(not_empty);
+    app.add_option("--softcap", problem.softcap, "Scores S become C tanh(S / C); 0: as they are")->check(not_empty);
+    app.add_flag("--alibi", problem.alibi, "Scores fall with the distance of the key, by a slope for each head");
     app.add_option("--dropout", problem.dropout, "Fraction of the weights to drop, in [0, 1)")->check(not_empty);
+    app.add_option("--page-size", problem.page_size,
+                   "K and V in pages of so many keys (16, 32, ... 256), in random order; for decode")
+        ->check(not_empty);
+    app.add_option("--splits", problem.splits,
+                   "Into how many splits decode cuts the longest sequence; 0: as it finds best")
+        ->check(not_empty);
+    app.add_flag("--deterministic", problem.deterministic,
+                 "Only rungs that give the same bits in every run, and for a sequence in any batch");
     app.add_option("--input", law, "normal, outliers, equal (all scores of a row) or rising (scores)");
     app.add_option("--seed", seed, "Of inputs, dropout and schedule: a whole number >= 0");
     app.add_option("--schedule", arguments.schedule,
@@ -232,10 +245,14 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     if (folder && (shape || lengths || law)) {
         refuse("--tensors", *folder, "the files say what --shape, --seqlens and --input would; leave those out.");
     }
-    if (arguments.explain && problem.dropout > 0)
-        refuse("--explain", "--dropout", "the steps are those without dropout.");
+    if (arguments.explain && (problem.dropout > 0 || problem.modifies_scores()))
+        throw BadArgument("--explain shows the steps without dropout, softcap and ALiBi; leave those out.");
     arguments.examples = arguments.explain && !shape && !lengths && !folder;
     for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes));
+    if (arguments.passes == std::vector{Pass::decode} && !shape && !lengths && !folder) {
+        problem.Nq = 1;
+        problem.Nk *= 16;
+    }
     try {
         if (folder) arguments.tensors = read_tensors(*folder, problem);
     } catch (const std::runtime_error& error) {

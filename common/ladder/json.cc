@@ -31,9 +31,14 @@ json to_json(const attention::Problem& p, const std::string& input) {
                    {"dtype", attention::name(p.type)},
                    {"mask", mask_name(p)},
                    {"scale", p.scale},
+                   {"softcap", p.softcap},
+                   {"alibi", p.alibi},
                    {"dropout", p.dropout},
                    {"input", input},
                    {"seqlens", nullptr},
+                   {"page_size", p.page_size},
+                   {"splits", p.splits},
+                   {"deterministic", p.deterministic},
                    {"text", attention::describe(p)}};
     if (p.packed()) result["seqlens"] = {{"queries", lengths(p.cu_q)}, {"keys", lengths(p.cu_k)}};
     return result;

@@ -74,6 +74,9 @@ std::string extras(const Rung& rung) {
              p.B = 2, p.cu_q = p.cu_k = {0, 64, 100};
          }},
         {"dropout", [](Problem& p) { p.dropout = 0.1f; }},
+        {"softcap", [](Problem& p) { p.softcap = 50.0f; }},
+        {"ALiBi", [](Problem& p) { p.alibi = true; }},
+        {"pages", [](Problem& p) { p.page_size = 16; }},
     };
     std::vector<std::string> done;
     for (const auto& [name, add] : all) {

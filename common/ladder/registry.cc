@@ -3,6 +3,19 @@
 #include <utility>
 
 namespace ladder {
+namespace {
+
+// What a rung does only if it says so, with the words for those that do not.
+std::optional<std::string> refuses_what_it_does_not_claim(const Rung& rung, const attention::Problem& problem) {
+    if (!rung.modifiers && problem.softcap > 0) return "has no softcap";
+    if (!rung.modifiers && problem.alibi) return "has no ALiBi";
+    if (rung.pass != Pass::decode && problem.page_size > 0) return "takes no pages, as only decoding rungs do";
+    if (rung.pass != Pass::decode && problem.splits > 0) return "takes no number of splits, as only decoding rungs do";
+    if (!rung.deterministic && problem.deterministic) return "sums in an order that changes from run to run";
+    return std::nullopt;
+}
+
+}  // namespace
 
 void Registry::add(Rung rung) {
     for (const Rung& other : rungs_) {
@@ -11,6 +24,10 @@ void Registry::add(Rung rung) {
                                    rung.letter + ", " + ladder::name(rung.pass) + ".");
         }
     }
+    rung.refuses = [rung](const attention::Problem& problem) {
+        if (auto reason = refuses_what_it_does_not_claim(rung, problem)) return reason;
+        return rung.refuses ? rung.refuses(problem) : std::nullopt;
+    };
     rungs_.push_back(std::move(rung));
 }
 
@@ -25,6 +42,8 @@ attention::KernelProblem kernel_problem(const attention::Problem& problem, const
     result.window_left = attention::window_side(problem, problem.window_left);
     result.window_right = attention::window_side(problem, problem.window_right);
     result.scale = problem.scale;
+    result.softcap = problem.softcap;
+    result.alibi = problem.alibi;
     result.cu_q = operands.cu_q;
     result.cu_k = operands.cu_k;
     result.dropout = attention::dropout(problem);

@@ -36,9 +36,11 @@ struct Operand {
 };
 
 /// Everything a launch may touch. Q, K, V, O, dO, dQ, dK, dV hold problem.type; L is fp32. Forward reads Q, K, V and
-/// writes O, L; backward reads Q, K, V, O, L, dO and writes dQ, dK, dV. Operands of the other pass have no buffer.
+/// writes O, L, as does decode; backward reads Q, K, V, O, L, dO and writes dQ, dK, dV. Operands of the other pass have no buffer.
+/// The batch index of a paged K or V is the page.
 struct Operands {
     Operand Q, K, V, O, L, dO, dQ, dK, dV;
+    Operand page_table;                   // int32, a row for each sequence; no buffer where there are no pages
     std::vector<gpu::Buffer> workspaces;  // as Rung::workspaces asked, in that order, poisoned
     const int* cu_q = nullptr;            // device copies of problem.cu_q, cu_k; null if not packed
     const int* cu_k = nullptr;
@@ -65,7 +67,9 @@ struct Rung {
     Pass pass = Pass::forward;
     Stores stores = Stores::weights;
     bool fast = false;           // claims speed: its kernels stand in common/scripts/fast_kernels.txt
+    bool deterministic = true;   // the same bits from the same operands, in whatever order a GPU schedules its threads
     bool whole_tiles = false;    // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
+    bool modifiers = false;      // takes softcap and ALiBi (common/attention/score.h); add() makes others refuse them
     int row_alignment = 1;       // bytes; operands whose rows start elsewhere are refused before the launch
     std::string kernel_pattern;  // regular expression of its kernels' names, by which a kernel file finds it
 
@@ -88,7 +92,7 @@ struct Rung {
 
 class Registry {
   public:
-    /// Throws std::logic_error if stage, letter and pass are taken.
+    /// Makes the rung refuse by name what it does not claim. Throws std::logic_error if stage, letter and pass are taken.
     void add(Rung rung);
     const std::vector<Rung>& rungs() const { return rungs_; }
 

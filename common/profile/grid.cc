@@ -63,14 +63,16 @@ const std::vector<Grid>& grids() {
 
 Problem parse_problem(const std::string& text) {
     Problem problem;
-    const std::map<std::string, int*> sizes = {{"B", &problem.B},   {"Hq", &problem.Hq}, {"Hkv", &problem.Hkv},
-                                               {"Nq", &problem.Nq}, {"Nk", &problem.Nk}, {"d", &problem.d}};
+    const std::map<std::string, int*> sizes = {
+        {"B", &problem.B},   {"Hq", &problem.Hq}, {"Hkv", &problem.Hkv},         {"Nq", &problem.Nq},
+        {"Nk", &problem.Nk}, {"d", &problem.d},   {"pages", &problem.page_size}, {"splits", &problem.splits}};
     const auto understood = [&](const std::string& word) {
         for (DataType type : {DataType::fp32, DataType::fp16, DataType::bf16}) {
             if (word == attention::name(type)) return problem.type = type, true;
         }
         char end = 0;
         if (word == "none") return problem.window_left = problem.window_right = -1, true;
+        if (word == "deterministic") return problem.deterministic = true;
         if (word == "causal") return problem.window_left = -1, problem.window_right = 0, true;
         if (std::sscanf(word.c_str(), "window:%d,%d%c", &problem.window_left, &problem.window_right, &end) == 2)
             return true;

@@ -3,6 +3,7 @@
 #include <Eigen/Dense>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "common/reference/visibility.h"
 
@@ -38,9 +39,22 @@ void store_result(const Problem& problem, const VectorXf& values, Rows& rows, in
     Eigen::Map<Eigen::VectorXd>(rows.row(n), rows.columns) = stored(problem, values).cast<double>();
 }
 
-VectorXf scores(const Problem& problem, const VectorXf& products, Precision precision) {
-    const VectorXf S = problem.scale * products;
-    return precision.stores == Stores::scores ? stored(problem, S, precision.grid) : S;
+// Scores as the softmax takes them, and their derivatives by scale q k.
+struct Scores {
+    VectorXf values, derivative;
+};
+
+// pair(n): query and key of products[n].
+template <typename PairOf>
+Scores scores(const Problem& problem, int b, int h, const VectorXf& products, Precision precision, PairOf pair) {
+    Scores S{problem.scale * products, VectorXf::Ones(products.size())};
+    for (int n = 0; n < products.size() && problem.modifies_scores(); ++n) {
+        const auto [i, j] = pair(n);
+        S.derivative[n] = static_cast<float>(reference::score_derivative(problem, S.values[n]));
+        S.values[n] = static_cast<float>(reference::modified_score(problem, b, h, i, j, S.values[n]));
+    }
+    if (precision.stores == Stores::scores) S.values = stored(problem, S.values, precision.grid);
+    return S;
 }
 
 VectorXf exponentials(const VectorXf& S, float base) {
@@ -66,16 +80,16 @@ float row_dot(const Problem& problem, const Inputs& inputs, int b, int h, int i,
     return products.sum() + precision.D_shift * unit_roundoff(problem.type) * products.norm();
 }
 
-// dS = P o (dP - D), where a kernel that stores P has only the stored P left, and Z already holds 1 / (1 - p).
+// dS = P o (dP - D), times the derivative of the scores, where a kernel that stores P has only the stored P left, and Z already holds 1 / (1 - p).
 struct Weights {
     VectorXf for_V;  // the stored P o Z / (1 - p)
     VectorXf dS;     // stored
 };
 
 Weights backward_weights(const Problem& problem, const VectorXf& P, const VectorXf& Z, const VectorXf& dP,
-                         const VectorXf& D, Precision precision) {
+                         const VectorXf& D, const VectorXf& derivative, Precision precision) {
     const VectorXf P_kept = precision.stores == Stores::scores ? stored(problem, P, precision.grid) : P;
-    const VectorXf dS = P_kept.array() * (dP.cwiseProduct(Z) - D).array();
+    const VectorXf dS = P_kept.array() * (dP.cwiseProduct(Z) - D).array() * derivative.array();
     return {stored(problem, P.cwiseProduct(Z), precision.grid), stored(problem, dS, precision.grid)};
 }
 
@@ -88,7 +102,10 @@ reference::Forward forward(const Problem& problem, const Inputs& inputs, int b, 
     for (std::size_t n = 0; n < rows.size(); ++n) {
         const int i = rows[n];
         const Range seen = reference::visible_keys(problem, b, i);
-        const VectorXf S = scores(problem, view(inputs.K, b, h_kv, seen) * vector(inputs.Q, b, h, i), precision);
+        const VectorXf S =
+            scores(problem, b, h, view(inputs.K, b, h_kv, seen) * vector(inputs.Q, b, h, i), precision, [&](int n) {
+                return std::pair{i, seen.first + n};
+            }).values;
         const float m = S.size() > 0 ? S.maxCoeff<Eigen::PropagateNaN>() : -infinity;
         result.L[n] = m;
         if (m == -infinity) continue;  // O stays 0
@@ -117,14 +134,17 @@ Rows query_gradient(const Problem& problem, const Inputs& inputs, int b, int h, 
         const auto K = view(inputs.K, b, h_kv, seen);
         const auto dO = vector(inputs.dO, b, h, i);
 
-        const VectorXf P = exponentials(scores(problem, K * vector(inputs.Q, b, h, i), precision), L);
+        const Scores S = scores(problem, b, h, K * vector(inputs.Q, b, h, i), precision, [&](int n) {
+            return std::pair{i, seen.first + n};
+        });
+        const VectorXf P = exponentials(S.values, L);
         VectorXf Z(seen.count());
         for (int j = seen.first; j < seen.end; ++j)
             Z[j - seen.first] = static_cast<float>(reference::dropout_factor(problem, b, h, i, j));
         const VectorXf dP = view(inputs.V, b, h_kv, seen) * dO;
         const VectorXf D = VectorXf::Constant(
             seen.count(), row_dot(problem, inputs, b, h, i, saved.O.row(static_cast<int>(n)), precision));
-        const VectorXf dS = backward_weights(problem, P, Z, dP, D, precision).dS;
+        const VectorXf dS = backward_weights(problem, P, Z, dP, D, S.derivative, precision).dS;
         store_result(problem, problem.scale * (K.transpose() * dS), dQ, static_cast<int>(n));
     }
     return dQ;
@@ -146,17 +166,19 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
             const Range seeing = reference::visible_queries(problem, b, j);
             const auto Q = view(inputs.Q, b, h, seeing);
             const auto dO = view(inputs.dO, b, h, seeing);
-            const VectorXf S = scores(problem, Q * vector(inputs.K, b, h_kv, j), precision);
+            const Scores S = scores(problem, b, h, Q * vector(inputs.K, b, h_kv, j), precision, [&](int n) {
+                return std::pair{seeing.first + n, j};
+            });
             VectorXf P(seeing.count()), Z(seeing.count());
             for (int i = seeing.first; i < seeing.end; ++i) {
                 const int at = i - seeing.first;
                 const float L = static_cast<float>(saved.L[i]);
-                P[at] = L == -infinity ? 0.0f : std::exp(S[at] - L);
+                P[at] = L == -infinity ? 0.0f : std::exp(S.values[at] - L);
                 Z[at] = static_cast<float>(reference::dropout_factor(problem, b, h, i, j));
             }
             const VectorXf dP = dO * vector(inputs.V, b, h_kv, j);
-            const Weights weights =
-                backward_weights(problem, P, Z, dP, D_of_all.segment(seeing.first, seeing.count()), precision);
+            const Weights weights = backward_weights(problem, P, Z, dP, D_of_all.segment(seeing.first, seeing.count()),
+                                                     S.derivative, precision);
             dV.row(n) += (dO.transpose() * weights.for_V).transpose();
             dK.row(n) += problem.scale * (Q.transpose() * weights.dS).transpose();
         }

@@ -35,6 +35,23 @@ VectorXd vector(const HostTensor& tensor, int b, int h, int i) {
     return Eigen::Map<const Eigen::VectorXf>(tensor.row(b, h, i), tensor.d).cast<double>();
 }
 
+// Of the pair in place n.
+struct Pair {
+    int i, j;
+};
+
+// Scores from S = scale q k in place; the derivatives by S are returned. pair(n): query and key of S[n].
+template <typename Scores, typename PairOf>
+VectorXd modify(const Problem& problem, int b, int h, Scores&& S, PairOf pair) {
+    VectorXd derivative = VectorXd::Ones(S.size());
+    if (!problem.modifies_scores()) return derivative;
+    for (int n = 0; n < S.size(); ++n) {
+        derivative[n] = score_derivative(problem, S[n]);
+        S[n] = modified_score(problem, b, h, pair(n).i, pair(n).j, S[n]);
+    }
+    return derivative;
+}
+
 Eigen::Map<VectorXd> vector(Rows& rows, int n) { return {rows.row(n), rows.columns}; }
 Eigen::Map<const VectorXd> vector(const Rows& rows, int n) { return {rows.row(n), rows.columns}; }
 
@@ -62,7 +79,9 @@ Matrix weights(const Problem& problem, const Matrix& Q, const Matrix& K, int b, 
         const int start = visible.count() > 0 ? visible.first - seen.first : 0;
         P.row(n).head(start).setZero();
         P.row(n).tail(P.cols() - start - visible.count()).setZero();
-        L->push_back(softmax(P.row(n).segment(start, visible.count())));
+        auto S = P.row(n).segment(start, visible.count());
+        modify(problem, b, h, S, [&](int column) { return Pair{rows[n], visible.first + column}; });
+        L->push_back(softmax(S));
         if (problem.dropout > 0.0f) {
             for (int j = visible.first; j < visible.end; ++j)
                 P(n, j - seen.first) *= dropout_factor(problem, b, h, rows[n], j);
@@ -152,6 +171,7 @@ Gradient query_gradient(const Problem& problem, const Inputs& inputs, int b, int
         const auto K_seen = K.middleRows(visible.first, visible.count());
         const auto V_seen = V.middleRows(visible.first, visible.count());
         VectorXd P = scale * (K_seen * vector(inputs.Q, b, h, i));
+        const VectorXd derivative = modify(problem, b, h, P, [&](int n) { return Pair{i, visible.first + n}; });
         if (softmax(P) == -infinity) continue;  // the gradient stays 0
 
         VectorXd Z(visible.count());
@@ -159,12 +179,12 @@ Gradient query_gradient(const Problem& problem, const Inputs& inputs, int b, int
         const VectorXd dO = vector(inputs.dO, b, h, i);
         const VectorXd O = V_seen.transpose() * P.cwiseProduct(Z);
         const VectorXd dP = (V_seen * dO).cwiseProduct(Z);
-        const VectorXd dS = P.array() * (dP.array() - dO.dot(O));
+        const VectorXd dS = P.array() * (dP.array() - dO.dot(O)) * derivative.array();
         vector(dQ.values, n) = scale * (K_seen.transpose() * dS);
 
         const double D_terms = dO.cwiseAbs().dot(O.cwiseAbs());
         const VectorXd dP_terms = (V_seen.cwiseAbs() * dO.cwiseAbs()).cwiseProduct(Z);
-        const VectorXd dS_terms = P.array() * (dP_terms.array() + D_terms);
+        const VectorXd dS_terms = P.array() * (dP_terms.array() + D_terms);  // 1 - tanh^2 has terms of size 1
         vector(dQ.terms, n) = std::abs(scale) * (K_seen.cwiseAbs().transpose() * dS_terms);
     }
     return dQ;
@@ -222,6 +242,7 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
             const VectorXd v = vector(inputs.V, b, h_kv, j);
 
             VectorXd P = scale * (Q_seeing * k);
+            const VectorXd derivative = modify(problem, b, h, P, [&](int n) { return Pair{seeing.first + n, j}; });
             VectorXd Z(seeing.count());
             for (int i = seeing.first; i < seeing.end; ++i) {
                 const int at = i - seeing.first;
@@ -229,7 +250,7 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
                 Z[at] = dropout_factor(problem, b, h, i, j);
             }
             const VectorXd dP = (dO_seeing * v).cwiseProduct(Z);
-            const VectorXd dS = P.array() * (dP - segment(D)).array();
+            const VectorXd dS = P.array() * (dP - segment(D)).array() * derivative.array();
             vector(result.dV.values, n) += dO_seeing.transpose() * P.cwiseProduct(Z);
             vector(result.dK.values, n) += scale * (Q_seeing.transpose() * dS);
 

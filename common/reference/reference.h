@@ -6,6 +6,8 @@
 //   dV = (P o Z / (1 - p))^T dO            dP = (dO V^T) o Z / (1 - p)    D_i = dO_i . O_i
 //   dS = P o (dP - D)                      dQ = scale dS K                dK = scale dS^T Q
 //
+// With softcap and ALiBi, S is what they make of scale Q K^T, and dS is multiplied by their derivative before dQ and dK.
+//
 // It computes the rows it is asked for, each exactly: at N = 16384 a sample of rows is checked in seconds. NaN and Inf
 // flow as in the formulas. A query that sees no key, or only scores of -inf, has O = 0 and L = -inf and adds to no
 // gradient.

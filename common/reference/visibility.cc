@@ -32,6 +32,22 @@ Range visible_queries(const attention::Problem& problem, int b, int j) {
                 problem.window_left == -1 ? length - 1 : diagonal + problem.window_left, length);
 }
 
+double modified_score(const attention::Problem& problem, int b, int h, int i, int j, double S) {
+    const double cap = problem.softcap;
+    if (cap > 0.0) S = cap * std::tanh(S / cap);
+    if (problem.alibi) {
+        const double distance = std::abs(double(i) + problem.keys(b) - problem.queries(b) - j);
+        S -= std::pow(2.0, -8.0 * (h + 1) / problem.Hq) * distance;
+    }
+    return S;
+}
+
+double score_derivative(const attention::Problem& problem, double S) {
+    if (problem.softcap == 0.0f) return 1.0;
+    const double capped = std::tanh(S / problem.softcap);
+    return 1.0 - capped * capped;
+}
+
 double dropout_factor(const attention::Problem& problem, int b, int h, int i, int j) {
     if (problem.dropout == 0.0f) return 1.0;
     const double keep = 1.0 - static_cast<double>(problem.dropout);

@@ -8,7 +8,8 @@ A table stands between `<!-- table: FILE [stages=00,01] [pass=forward,backward] 
 of the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file
 of bench the table has a column for each problem; with `show=ceilings` the ceilings of that run; of a file of compare.sh with
 `show=peers` a column for each peer, with `show=libraries` what libraries reach of the ceilings. A file of variants
-(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought.
+(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought; a file of
+splits (rows with `splits`), one of what their partial results cost.
 """
 import json
 import os
@@ -55,6 +56,17 @@ def variants(results):
         ratios = [f"{row['ms'][n][0] / row['ms'][n][1]:.2f}x" if n in row["ms"] else "-" for n in lengths]
         lines.append(f"| {row['change']} | {row['expected']} | " + " | ".join(ratios) + " |")
     lines += ["", f"{results['machine']}; {results['problem']}. Speed relative to the plain file in the same run."]
+    return "\n".join(lines) + "\n"
+
+
+def splits(results):
+    lines = ["| splits | partial results, counted | by the formula | K and V | written and read, beside K and V |",
+             "|" + "---|" * 5]
+    for row in results["rows"]:
+        share = 200 * row["partial"] / row["keys_and_values"]
+        lines.append(f"| {row['splits']} | {in_bytes(row['partial'])} | {in_bytes(row['formula'])} "
+                     f"| {in_bytes(row['keys_and_values'])} | {share:.2g} % |")
+    lines += ["", f"{results['problem']}; commit {results['commit']}."]
     return "\n".join(lines) + "\n"
 
 
@@ -147,6 +159,8 @@ def against_peers(results, rows):
 def table(results, options):
     if options.get("show") in ("ceilings", "libraries"):
         return {"ceilings": ceilings, "libraries": libraries}[options["show"]](results)
+    if "splits" in results["rows"][0]:
+        return splits(results)
     if "change" in results["rows"][0]:
         return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]

@@ -31,6 +31,14 @@ HostTensor query_shape(const Problem& problem) {
 HostTensor key_shape(const Problem& problem) {
     return shape(problem, problem.Hkv, problem.Nk, problem.cu_k, problem.d);
 }
+// Of K and V as they lie in memory. A pool of pages looks like a batch of short sequences; before there is a page table, it is
+// taken to be as large as that may become.
+HostTensor key_memory(const Problem& problem) {
+    if (problem.page_size == 0) return key_shape(problem);
+    if (problem.page_table.empty())
+        return {problem.B, problem.Hkv, problem.page_columns() * problem.page_size, problem.d, {}, {}};
+    return {problem.pages, problem.Hkv, problem.page_size, problem.d, {}, {}};
+}
 HostTensor row_shape(const Problem& problem) { return shape(problem, problem.Hq, problem.Nq, problem.cu_q, 1); }
 
 // Rows of one head over all sequences.
@@ -63,8 +71,8 @@ double elements(const HostTensor& tensor, DataType type, Layout layout, bool sha
     return 0.0;
 }
 
-// Where element (0, 0, 0, 0) is, and the strides.
-ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bool shared) {
+// Where element (0, 0, 0, 0) is, and the strides. token_major: the heads of a token lie side by side.
+ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bool shared, bool token_major) {
     const std::int64_t H = tensor.H, N = tensor.N;
     const bool packed = !tensor.cu.empty();
     ladder::Operand operand;
@@ -84,8 +92,8 @@ ladder::Operand place(const HostTensor& tensor, DataType type, Layout layout, bo
     const std::int64_t heads = stored_heads(tensor, layout, shared);
     const std::int64_t row = layout == Layout::odd_rows ? tensor.d + 1 : tensor.d;
     operand.first = layout == Layout::misaligned ? 1 : 0;
-    operand.row_stride = packed ? heads * row : row;
-    operand.head_stride = packed ? row : N * row;
+    operand.row_stride = token_major ? heads * row : row;
+    operand.head_stride = token_major ? row : N * row;
     operand.batch_stride = packed ? 0 : heads * N * row;
     if (heads < H) operand.head_stride = 0;
     return operand;
@@ -171,27 +179,30 @@ attention::Inputs drawn_inputs(const Problem& problem, const Setup& setup) {
 struct Wanted {
     const char* name;
     ladder::Operand ladder::Operands::*operand;
-    HostTensor shape;
+    HostTensor shape, memory;  // memory: shape, or the pool that the rows lie in
     DataType type;
     bool output;
     bool is_key_or_value = false;
+
+    double elements(Layout layout) const { return verify::elements(memory, type, layout, is_key_or_value); }
 };
 
 std::vector<Wanted> wanted(const Problem& problem, Pass pass) {
     using ladder::Operands;
     const HostTensor queries = query_shape(problem), keys = key_shape(problem), rows = row_shape(problem);
+    const HostTensor cache = key_memory(problem);
     const DataType type = problem.type;
     const bool backward = pass == Pass::backward;
-    std::vector<Wanted> list = {{"Q", &Operands::Q, queries, type, false},
-                                {"K", &Operands::K, keys, type, false, true},
-                                {"V", &Operands::V, keys, type, false, true},
-                                {"O", &Operands::O, queries, type, !backward},
-                                {"L", &Operands::L, rows, DataType::fp32, !backward}};
+    std::vector<Wanted> list = {{"Q", &Operands::Q, queries, queries, type, false},
+                                {"K", &Operands::K, keys, cache, type, false, true},
+                                {"V", &Operands::V, keys, cache, type, false, true},
+                                {"O", &Operands::O, queries, queries, type, !backward},
+                                {"L", &Operands::L, rows, rows, DataType::fp32, !backward}};
     if (backward) {
-        list.push_back({"dO", &Operands::dO, queries, type, false});
-        list.push_back({"dQ", &Operands::dQ, queries, type, true});
-        list.push_back({"dK", &Operands::dK, keys, type, true});
-        list.push_back({"dV", &Operands::dV, keys, type, true});
+        list.push_back({"dO", &Operands::dO, queries, queries, type, false});
+        list.push_back({"dQ", &Operands::dQ, queries, queries, type, true});
+        list.push_back({"dK", &Operands::dK, keys, keys, type, true});
+        list.push_back({"dV", &Operands::dV, keys, keys, type, true});
     }
     return list;
 }
@@ -249,6 +260,7 @@ Case::Case(Problem problem, Setup setup) : Case(problem, drawn_inputs(problem, s
 Case::Case(Problem problem, attention::Inputs inputs, Setup setup)
     : problem_(std::move(problem)), setup_(std::move(setup)), inputs_(std::move(inputs)) {
     attention::validate(problem_);
+    if (problem_.page_size > 0 && problem_.page_table.empty()) attention::draw_page_table(problem_, setup_.seed);
     if (setup_.layout_of("K") == Layout::shared_kv) share_heads(inputs_.K);
     if (setup_.layout_of("V") == Layout::shared_kv) share_heads(inputs_.V);
 }
@@ -284,10 +296,9 @@ void Case::compute_forward() const {
 
 double device_bytes(const ladder::Rung& rung, const Problem& problem, Layout layout) {
     double bytes = problem.packed() ? 2.0 * sizeof(int) * (problem.B + 1) : 0.0;
-    for (const Wanted& operand : wanted(problem, rung.pass)) {
-        bytes +=
-            elements(operand.shape, operand.type, layout, operand.is_key_or_value) * attention::bytes(operand.type);
-    }
+    bytes += double(sizeof(int)) * problem.B * problem.page_columns();
+    for (const Wanted& operand : wanted(problem, rung.pass))
+        bytes += operand.elements(layout) * attention::bytes(operand.type);
     for (const ladder::Workspace& workspace : workspaces(rung, problem)) bytes += static_cast<double>(workspace.bytes);
     return bytes;
 }
@@ -335,13 +346,19 @@ struct Run::Placed {
     ladder::Operand operand;
     gpu::Buffer buffer;
     std::vector<std::byte> image;  // what was written to the buffer: poison where nothing was
+    const Problem* paged;          // whose page table says where the rows are; null: they lie as `operand` says
 
     std::size_t size() const { return attention::bytes(type); }
 
     // First byte of a row in the buffer.
     std::size_t offset(int b, int h, int i) const {
-        const std::int64_t row = shape.cu.empty() ? i : std::int64_t(shape.cu[b]) + i;
-        return (operand.first + b * operand.batch_stride + h * operand.head_stride + row * operand.row_stride) * size();
+        std::int64_t batch = b, row = shape.cu.empty() ? i : std::int64_t(shape.cu[b]) + i;
+        if (paged != nullptr) {
+            batch = paged->page_table[std::size_t(b) * paged->page_columns() + i / paged->page_size];
+            row = i % paged->page_size;
+        }
+        return (operand.first + batch * operand.batch_stride + h * operand.head_stride + row * operand.row_stride) *
+               size();
     }
 
     std::vector<std::byte> read() const {
@@ -370,14 +387,15 @@ void Run::allocate() {
     const Problem& problem = case_.problem();
     operands_ = {};
     placed_.clear();
-    lengths_.clear();
+    numbers_.clear();
     for (const Wanted& w : wanted(problem, rung_.pass)) {
         const Layout layout = case_.setup().layout_of(w.name);
-        const std::size_t bytes =
-            static_cast<std::size_t>(elements(w.shape, w.type, layout, w.is_key_or_value)) * attention::bytes(w.type);
-        Placed& placed = placed_.emplace_back(Placed{w.name, w.shape, w.type, w.output,
-                                                     place(w.shape, w.type, layout, w.is_key_or_value),
-                                                     gpu::Buffer(w.name, bytes), std::vector(bytes, poison)});
+        const std::size_t bytes = static_cast<std::size_t>(w.elements(layout)) * attention::bytes(w.type);
+        const bool paged = w.is_key_or_value && problem.page_size > 0;
+        Placed& placed = placed_.emplace_back(
+            Placed{w.name, w.shape, w.type, w.output,
+                   place(w.memory, w.type, layout, w.is_key_or_value, paged || problem.packed()),
+                   gpu::Buffer(w.name, bytes), std::vector(bytes, poison), paged ? &problem : nullptr});
         placed.operand.buffer = &placed.buffer;
         operands_.*w.operand = placed.operand;
         if (w.output) continue;
@@ -390,14 +408,18 @@ void Run::allocate() {
     for (const ladder::Workspace& workspace : workspaces(rung_, problem)) {
         operands_.workspaces.emplace_back(workspace.name, workspace.bytes);
     }
+    const auto upload = [&](const char* name, const std::vector<int>& numbers) {
+        gpu::Buffer& buffer = numbers_.emplace_back(name, numbers.size() * sizeof(int));
+        buffer.write(numbers.data(), buffer.bytes());
+        return &buffer;
+    };
     if (problem.packed()) {
-        const auto upload = [&](const char* name, const std::vector<int>& cu) {
-            gpu::Buffer& buffer = lengths_.emplace_back(name, cu.size() * sizeof(int));
-            buffer.write(cu.data(), buffer.bytes());
-            return static_cast<const int*>(buffer.data());
-        };
-        operands_.cu_q = upload("cu_q", problem.cu_q);
-        operands_.cu_k = upload("cu_k", problem.cu_k);
+        operands_.cu_q = static_cast<const int*>(upload("cu_q", problem.cu_q)->data());
+        operands_.cu_k = static_cast<const int*>(upload("cu_k", problem.cu_k)->data());
+    }
+    if (problem.page_size > 0) {
+        const int columns = problem.page_columns();
+        operands_.page_table = {upload("page_table", problem.page_table), 0, 0, columns, 0, columns};
     }
 }
 
@@ -412,8 +434,8 @@ std::optional<std::string> Run::broken_rule() const {
     for (const gpu::Buffer& workspace : operands_.workspaces) {
         if (auto broken = guards(workspace)) return broken;
     }
-    for (const gpu::Buffer& lengths : lengths_) {
-        if (auto broken = guards(lengths)) return broken;
+    for (const gpu::Buffer& numbers : numbers_) {
+        if (auto broken = guards(numbers)) return broken;
     }
     for (const Placed& placed : placed_) {
         std::vector<std::byte> bytes = placed.read();

@@ -38,10 +38,11 @@ struct Setup {
     }
 };
 
-/// A problem with its inputs, shared by the rungs that are run on it.
+/// A problem with its inputs, shared by the rungs that are run on it. A paged problem without a page table gets one with the pages
+/// in random order; slots of the pool that hold no key are NaN.
 class Case {
   public:
-    /// Throws attention::InvalidProblem.
+    /// Throws attention::InvalidProblem, for a page number outside of the pool too.
     explicit Case(attention::Problem problem, Setup setup = {});
     /// With inputs of one's own, of the problem's shapes and representable in its type; setup.law and seed are ignored.
     Case(attention::Problem problem, attention::Inputs inputs, Setup setup = {});
@@ -106,7 +107,7 @@ class Run {
     const Case& case_;
     ladder::Operands operands_;
     std::deque<Placed> placed_;
-    std::deque<gpu::Buffer> lengths_;
+    std::deque<gpu::Buffer> numbers_;  // cumulative lengths, the page table
 };
 
 /// Runs `rung` once and says what is wrong, naming stage, rung, pass, problem, layout and element; empty if it is

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string>
 
 namespace {
@@ -131,6 +132,11 @@ TEST(Validate, NamesTheArgument) {
     expect_refused(bad, "dropout = 1");
     bad.dropout = std::numeric_limits<float>::quiet_NaN();
     expect_refused(bad, "dropout = nan");
+    for (float softcap : {-1.0f, infinity, std::numeric_limits<float>::quiet_NaN()}) {
+        bad = problem(1, 1, 1, 4, 4, 64);
+        bad.softcap = softcap;
+        expect_refused(bad, "softcap = ");
+    }
 }
 
 TEST(Validate, ChecksPackedLengths) {
@@ -149,6 +155,63 @@ TEST(Validate, ChecksPackedLengths) {
     expect_refused(packed, "Nk = 5");
 }
 
+// Two sequences of 40 and 17 keys in pages of 16: 3 and 2 entries.
+Problem paged() {
+    Problem p = problem(2, 1, 1, 1, 40, 64);
+    p.cu_q = {0, 1, 2};
+    p.cu_k = {0, 40, 57};
+    p.page_size = 16;
+    p.pages = 5;
+    p.page_table = {4, 0, 2, 1, 3, -1};
+    return p;
+}
+
+TEST(Validate, B48_ChecksEveryPageThatHoldsAKey) {
+    EXPECT_NO_THROW(validate(paged())) << "an entry that no key needs may hold anything";
+    Problem shared = paged();
+    shared.page_table = {4, 0, 2, 4, 0, 99};
+    EXPECT_NO_THROW(validate(shared));
+    Problem bad = paged();
+    bad.page_table[1] = -1;
+    expect_refused(bad, "page_table[0][1] = -1, where sequence 0 has keys 16 to 31; the pool has 5 pages");
+    bad = paged();
+    bad.page_table[4] = 5;
+    expect_refused(bad, "page_table[1][1] = 5, where sequence 1 has keys 16 to 16; the pool has 5 pages");
+    bad = paged();
+    bad.page_table.pop_back();
+    expect_refused(bad, "page_table has 5 entries; B = 2 sequences of up to 40 keys need rows of 3");
+    for (int size : {-16, 8, 24, 512}) {
+        bad = paged();
+        bad.page_size = size;
+        expect_refused(bad, "page size = " + std::to_string(size) + "; a page holds 16, 32, 64, 128 or 256 keys");
+    }
+    bad = paged();
+    bad.splits = -1;
+    expect_refused(bad, "splits = -1");
+}
+
+TEST(DrawPageTable, GivesEveryPageToOneEntryInRandomOrder) {
+    Problem p = paged();
+    draw_page_table(p, 7);
+    EXPECT_NO_THROW(validate(p));
+    ASSERT_EQ(p.page_table.size(), 6u);
+    EXPECT_EQ(p.page_table[5], -1);
+    EXPECT_EQ(std::set<int>(p.page_table.begin(), p.page_table.end()).size(), 6u);
+    EXPECT_GT(p.pages, 5);
+    Problem again = p, other = p;
+    draw_page_table(again, 7);
+    draw_page_table(other, 8);
+    EXPECT_EQ(again.page_table, p.page_table);
+    EXPECT_NE(other.page_table, p.page_table);
+
+    Problem large = problem(1, 1, 1, 1, 16 * 1000, 64);
+    large.page_size = 16;
+    draw_page_table(large, 1);
+    int rising = 0;
+    for (int n = 1; n < 1000; ++n) rising += large.page_table[n] > large.page_table[n - 1];
+    EXPECT_NEAR(rising, 500, 50);  // a standard deviation is 9
+}
+
 TEST(Describe, UsesTheWordsOfTheCommandLine) {
     Problem p = problem(2, 4, 2, 256, 256, 64);
     EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 none");
@@ -159,6 +222,15 @@ TEST(Describe, UsesTheWordsOfTheCommandLine) {
     p.scale = 1.0f;
     p.dropout = 0.25f;
     EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 fp16 window:16,0 scale=1 dropout=0.25");
+    p = problem(2, 4, 2, 256, 256, 64);
+    p.softcap = 50;
+    p.alibi = true;
+    EXPECT_EQ(describe(p), "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 none softcap=50 alibi");
+    p = problem(1, 4, 2, 1, 256, 64);
+    p.page_size = 32;
+    p.splits = 3;
+    p.deterministic = true;
+    EXPECT_EQ(describe(p), "B=1 Hq=4 Hkv=2 Nq=1 Nk=256 d=64 bf16 none pages=32 splits=3 deterministic");
     p = problem(2, 1, 1, 3, 5, 64);
     p.cu_q = {0, 3, 4};
     p.cu_k = {0, 5, 5};

@@ -17,14 +17,19 @@ using ladder::Operands;
 // The bytes of an operand's buffer, to be changed and written back.
 class Memory {
   public:
-    Memory(const Operand& operand, DataType type, const std::vector<int>& cu)
-        : operand_(operand), type_(type), cu_(cu), bytes_(operand.buffer->bytes()) {
+    // paged: the problem by whose page table the rows lie, if any.
+    Memory(const Operand& operand, DataType type, const std::vector<int>& cu, const Problem* paged = nullptr)
+        : operand_(operand), type_(type), cu_(cu), paged_(paged), bytes_(operand.buffer->bytes()) {
         operand_.buffer->read(bytes_.data(), bytes_.size());
     }
     ~Memory() { operand_.buffer->write(bytes_.data(), bytes_.size()); }
 
     std::byte* at(int b, int h, int i) {
-        const std::int64_t row = cu_.empty() ? i : std::int64_t(cu_[b]) + i;
+        std::int64_t row = cu_.empty() ? i : std::int64_t(cu_[b]) + i;
+        if (paged_ != nullptr) {
+            b = paged_->page_table[b * paged_->page_columns() + i / paged_->page_size];
+            row = i % paged_->page_size;
+        }
         return bytes_.data() + attention::bytes(type_) * (operand_.first + b * operand_.batch_stride +
                                                           h * operand_.head_stride + row * operand_.row_stride);
     }
@@ -40,11 +45,12 @@ class Memory {
     const Operand& operand_;
     DataType type_;
     const std::vector<int>& cu_;
+    const Problem* paged_;
     std::vector<std::byte> bytes_;
 };
 
-HostTensor read(HostTensor tensor, const Operand& operand, DataType type) {
-    Memory memory(operand, type, tensor.cu);
+HostTensor read(HostTensor tensor, const Operand& operand, DataType type, const Problem* paged = nullptr) {
+    Memory memory(operand, type, tensor.cu, paged);
     for (int b = 0; b < tensor.B; ++b) {
         for (int h = 0; h < tensor.H; ++h) {
             for (int i = 0; i < tensor.length(b); ++i) memory.load(tensor, b, h, i);
@@ -54,9 +60,10 @@ HostTensor read(HostTensor tensor, const Operand& operand, DataType type) {
 }
 
 attention::Inputs inputs(const Problem& problem, const Operands& operands) {
+    const Problem* paged = problem.page_size > 0 ? &problem : nullptr;
     attention::Inputs result{read(attention::query_tensor(problem), operands.Q, problem.type),
-                             read(attention::key_tensor(problem), operands.K, problem.type),
-                             read(attention::key_tensor(problem), operands.V, problem.type),
+                             read(attention::key_tensor(problem), operands.K, problem.type, paged),
+                             read(attention::key_tensor(problem), operands.V, problem.type, paged),
                              attention::query_tensor(problem)};
     if (operands.dO.buffer != nullptr) result.dO = read(attention::query_tensor(problem), operands.dO, problem.type);
     return result;

@@ -95,6 +95,14 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--scale", "much"}, "--scale"},
         {{"--scale", ""}, "a number is missing"},
         {{"--dropout", ""}, "a number is missing"},
+        {{"--softcap", ""}, "a number is missing"},
+        {{"--softcap", "-1"}, "softcap = -1"},
+        {{"--explain", "--shape", "1,1,1,2,2,4", "--alibi"}, "without dropout, softcap and ALiBi"},
+        {{"--page-size", "24"}, "page size = 24; a page holds 16, 32, 64, 128 or 256 keys"},
+        {{"--page-size", ""}, "a number is missing"},
+        {{"--splits", "-1"}, "splits = -1"},
+        {{"--splits", "many"}, "--splits"},
+        {{"--rungs", "00a", "--softcap", "50"}, "00a fake, forward, does not do"},
         {{"--explain", "--shape", "1,1,1,2,2,4", "--dropout", "0.5"}, "without dropout"},
         {{"--json", "/dev/null"}, "it is not a file"},
         {{"--dropout", "1"}, "dropout"},
@@ -147,6 +155,42 @@ TEST_F(Ladder, RungNotAskedForByNameIsSkippedWithItsReason) {
     EXPECT_EQ(outcome.status, 0);
     EXPECT_CONTAINS(outcome.out, "SKIPPED 00b fake, forward: takes a d of 64 or more, not 32");
     EXPECT_CONTAINS(outcome.out, "1 verified, 0 wrong, 1 skipped.");
+}
+
+TEST_F(Ladder, SoftcapAndAlibiReachOnlyTheRungsThatTakeThem) {
+    ladder::Registry both = registry({Behaviour::right});
+    ladder::Rung modifying = fakes::rung("b", Behaviour::right);
+    modifying.modifiers = true;
+    both.add(modifying);
+    const std::string file = path("ladder.json");
+    const Outcome outcome = run(both, {"--shape", small, "--softcap", "0.5", "--alibi", "--json", file.c_str()});
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_CONTAINS(outcome.out, "causal softcap=0.5 alibi");
+    EXPECT_CONTAINS(outcome.out, "SKIPPED 00a fake, forward: has no softcap");
+    EXPECT_CONTAINS(outcome.out, "1 verified, 0 wrong, 1 skipped.");
+    EXPECT_CONTAINS(run(both, {"--shape", small, "--alibi"}).out, "SKIPPED 00a fake, forward: has no ALiBi");
+    const json problem = json::parse(std::ifstream(file)).at("problem");
+    EXPECT_EQ(problem.at("softcap"), 0.5);
+    EXPECT_EQ(problem.at("alibi"), true);
+    EXPECT_CONTAINS(run(both, {"--list"}).out, "packed, dropout, softcap, ALiBi");
+}
+
+TEST_F(Ladder, DecodingProblemsReachTheDecodingRungs) {
+    ladder::Registry both = registry({Behaviour::right});
+    both.add(fakes::rung("b", Behaviour::right, Pass::decode));
+    const std::string file = path("ladder.json");
+    const Outcome outcome = run(both, {"--shape", "2,2,1,1,40,64", "--page-size", "16", "--splits", "3",
+                                       "--deterministic", "--json", file.c_str()});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_CONTAINS(outcome.out, "Nq=1 Nk=40 d=64 bf16 causal pages=16 splits=3 deterministic");
+    EXPECT_CONTAINS(outcome.out, "SKIPPED 00a fake, forward: takes no pages, as only decoding rungs do");
+    EXPECT_CONTAINS(outcome.out, "1 verified, 0 wrong, 1 skipped.");
+    const json problem = json::parse(std::ifstream(file)).at("problem");
+    EXPECT_EQ(problem.at("page_size"), 16);
+    EXPECT_EQ(problem.at("splits"), 3);
+    EXPECT_EQ(problem.at("deterministic"), true);
+    EXPECT_CONTAINS(run(both, {"--pass", "decode"}).out, "Nq=1 Nk=4096");
+    EXPECT_CONTAINS(run(both, {"--list"}).out, "packed, dropout, pages");
 }
 
 TEST_F(Ladder, TableShowsStatusMachineAndReason) {
@@ -267,8 +311,9 @@ TEST_F(Ladder, HelpNamesEveryOption) {
     const Outcome outcome = run(registry({}), {"--help"});
     EXPECT_EQ(outcome.status, 0);
     for (const char* option :
-         {"--list", "--stages", "--rungs", "--shape", "--seqlens", "--dtype", "--mask", "--scale", "--dropout",
-          "--explain", "--block", "--tensors", "--pass", "--input", "--seed", "--schedule", "--json", "--no-time"}) {
+         {"--list",    "--stages",  "--rungs",     "--shape",  "--seqlens",       "--dtype", "--mask",    "--scale",
+          "--dropout", "--softcap", "--page-size", "--splits", "--deterministic", "--alibi", "--explain", "--block",
+          "--tensors", "--pass",    "--input",     "--seed",   "--schedule",      "--json",  "--no-time"}) {
         EXPECT_CONTAINS(outcome.out, option);
     }
 }

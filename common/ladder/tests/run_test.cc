@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/ladder/tests/fakes.h"
+#include "common/verify/storage.h"
 
 namespace {
 
@@ -116,6 +119,69 @@ TEST(Run, MemoryIsCountedInStorageTypes) {
     EXPECT_CONTAINS(*verify::too_large(fakes::rung("a", Behaviour::right), problem(), device), "19.30 KiB");
 }
 
+Problem paged_problem(int page_size) {
+    Problem p = problem(5, 70);
+    p.B = 3, p.cu_q = {0, 5, 5, 6}, p.cu_k = {0, 70, 86, 117};
+    p.page_size = page_size;
+    return p;
+}
+
+TEST(Run, PagedKeysAreFoundInEveryLayout) {
+    for (int page_size : {16, 64}) {
+        for (Layout layout :
+             {Layout::dense, Layout::strided, Layout::reversed, Layout::shared_kv, Layout::misaligned}) {
+            EXPECT_EQ(failure(Behaviour::right, paged_problem(page_size), layout, Pass::decode), "");
+        }
+    }
+}
+
+// (pages, page_size, Hkv, d): keys in the slots that the table names, NaN in all others.
+TEST(Run, PagesLieInRandomOrderAndUnusedSlotsAreNan) {
+    const verify::Case the_case(paged_problem(16));
+    const Problem& p = the_case.problem();
+    ladder::Rung rung = fakes::rung("a", Behaviour::right, Pass::decode);
+    rung.launch = [&](const Problem&, ladder::Operands& operands) {
+        std::vector<int> table(3 * 5);
+        ASSERT_EQ(operands.page_table.buffer->bytes(), table.size() * sizeof(int));
+        operands.page_table.buffer->read(table.data(), table.size() * sizeof(int));
+        std::vector<std::uint16_t> K(p.pages * 16 * 2 * 16);
+        ASSERT_EQ(operands.K.buffer->bytes(), K.size() * 2);
+        operands.K.buffer->read(K.data(), K.size() * 2);
+        std::size_t keys = 0;
+        for (int b = 0; b < 3; ++b) {
+            for (int j = 0; j < p.keys(b); ++j, ++keys) {
+                for (int h = 0; h < 2; ++h) {
+                    float row[16];
+                    const std::size_t first = ((table[b * 5 + j / 16] * 16 + j % 16) * 2 + h) * 16;
+                    verify::load(p.type, reinterpret_cast<const std::byte*>(&K[first]), 16, row);
+                    for (int c = 0; c < 16; ++c) ASSERT_EQ(row[c], the_case.inputs().K.row(b, h, j)[c]);
+                }
+            }
+        }
+        EXPECT_EQ(std::count(K.begin(), K.end(), 0xFFFF), K.size() - keys * 2 * 16);
+        EXPECT_FALSE(std::is_sorted(table.begin(), table.begin() + 5));
+    };
+    EXPECT_CONTAINS(verify::Run(rung, the_case).verify().reason(), "was not written");
+}
+
+TEST(Run, B48_BadPagesAreRefusedBeforeAnythingRuns) {
+    Problem p = paged_problem(16);
+    attention::draw_page_table(p, 1);
+    p.page_table[2] = p.pages;
+    EXPECT_THROW(verify::Case{p}, attention::InvalidProblem);
+}
+
+TEST(Run, PagesAreCountedInMemory) {
+    Problem p = paged_problem(16);
+    const ladder::Rung rung = fakes::rung("a", Behaviour::right, Pass::decode);
+    // Q and O: 6 tokens of 6 heads of 16, L: 6 tokens of 6 heads; cumulative lengths: 2 * 4; a table of 3 rows of 5. Without a
+    // table, every sequence might need 5 pages.
+    const double rest = 2 * 2 * 6 * 6 * 16 + 4 * (6 * 6 + 2 * 4 + 3 * 5), page = 2 * 2 * 16 * 2 * 16;
+    EXPECT_EQ(verify::device_bytes(rung, p), rest + 15 * page);
+    attention::draw_page_table(p, 1);
+    EXPECT_EQ(verify::device_bytes(rung, p), rest + p.pages * page);
+}
+
 // So large that rows are sampled: a backward has to be judged by rows of O and L that were computed.
 TEST(Run, SlowLargeBackwardIsFedWhereItIsCompared) {
     Problem p = problem(40000, 40000);
@@ -132,6 +198,38 @@ TEST(Run, SlowLargeBackwardIsFedWhereItIsCompared) {
         }
     }
     EXPECT_GE(rows, 4 * p.Nq);
+}
+
+TEST(Registry, MakesRungsRefuseWhatTheyDoNotClaim) {
+    ladder::Registry registry;
+    registry.add(fakes::rung("a", Behaviour::right));
+    registry.add(fakes::rung("a", Behaviour::refuses_small_d, Pass::decode));
+    ladder::Rung special = fakes::rung("b", Behaviour::right);
+    special.modifiers = true;
+    special.deterministic = false;
+    registry.add(special);
+    const auto refusal = [&](int rung, auto change) {
+        Problem p = problem();
+        p.d = 64;
+        change(p);
+        return registry.rungs()[rung].refuses(p).value_or("");
+    };
+    const auto softcap = [](Problem& p) { p.softcap = 1; };
+    const auto alibi = [](Problem& p) { p.alibi = true; };
+    const auto pages = [](Problem& p) { p.page_size = 16; };
+    const auto splits = [](Problem& p) { p.splits = 2; };
+    const auto deterministic = [](Problem& p) { p.deterministic = true; };
+    EXPECT_EQ(refusal(0, softcap), "has no softcap");
+    EXPECT_EQ(refusal(0, alibi), "has no ALiBi");
+    EXPECT_EQ(refusal(0, pages), "takes no pages, as only decoding rungs do");
+    EXPECT_EQ(refusal(0, splits), "takes no number of splits, as only decoding rungs do");
+    EXPECT_EQ(refusal(0, deterministic), "");
+    EXPECT_EQ(refusal(1, pages), "");
+    EXPECT_EQ(refusal(1, splits), "");
+    EXPECT_EQ(refusal(1, [](Problem& p) { p.d = 8; }), "takes a d of 64 or more, not 8");
+    EXPECT_EQ(refusal(2, softcap), "");
+    EXPECT_EQ(refusal(2, alibi), "");
+    EXPECT_EQ(refusal(2, deterministic), "sums in an order that changes from run to run");
 }
 
 TEST(Registry, TakesEachRungOnce) {

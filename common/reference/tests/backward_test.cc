@@ -101,6 +101,19 @@ TEST(Backward, IsTheSlopeWithDropout) {
     expect_slopes(p);
 }
 
+TEST(Backward, IsTheSlopeWithSoftcapAndAlibi) {
+    Problem p = problem(4, 6, 3);
+    p.Hq = 4;
+    p.Hkv = 2;
+    p.softcap = 1.5f;
+    expect_slopes(p);
+    p.alibi = true;
+    expect_slopes(small::causal(p));
+    p.softcap = 0;
+    p.dropout = 0.3f;
+    expect_slopes(p);
+}
+
 TEST(Backward, IsTheSlopeOfPackedSequences) {
     Problem p = small::causal(problem(3, 4, 3));
     p.B = 3;

@@ -228,6 +228,41 @@ TEST(Forward, ScoreOfMinusInfinityHasNoWeight) {
     EXPECT_EQ(result.L[0], -infinity);
 }
 
+// Scores of +-1000 become +-2.
+TEST(Forward, SoftcapBoundsTheScores) {
+    Problem p = problem(1, 2);
+    p.scale = 10.0f;
+    p.softcap = 2.0f;
+    Inputs inputs = small::zeros(p);
+    set_first_column(inputs.Q, [](int) { return 1.0; });
+    set_first_column(inputs.K, [](int j) { return j == 0 ? 100 : -100; });
+    set_first_column(inputs.V, [](int j) { return j; });
+    EXPECT_NEAR(forward(p, inputs).O.row(0)[0], 1 / (1 + std::exp(4.0)), 1e-15);
+    EXPECT_NEAR(forward(p, inputs).L[0], 2 + std::log1p(std::exp(-4.0)), 1e-15);
+
+    // tanh(ln 3 / 2) = 1/2: the score 2 (ln 3 / 2) becomes 2 / 2.
+    set_first_column(inputs.K, [](int j) { return j == 0 ? std::log(3.0) / 10 : 0; });
+    EXPECT_NEAR(forward(p, inputs).L[0], std::log(std::exp(1.0) + 1), 1e-7);
+}
+
+// Slopes of 4 heads: 1/4, 1/16, 1/64, 1/256. With Q = 0, weights fall geometrically with the distance to the aligned key.
+TEST(Forward, AlibiFallsWithTheDistance) {
+    Problem p = problem(2, 5);
+    p.Hq = 4;
+    p.alibi = true;
+    Inputs inputs = small::zeros(p);
+    set_first_column(inputs.V, [](int j) { return j; });
+    for (int h = 0; h < 4; ++h) {
+        const double w = std::exp(-std::pow(0.25, h + 1));  // of a neighbour
+        const auto result = forward(p, inputs, 0, h);
+        const double first = w * w * w + w * w + w + 1 + w, last = w * w * w * w + w * w * w + w * w + w + 1;
+        EXPECT_NEAR(result.L[0], std::log(first), 1e-15);  // aligned at key 3
+        EXPECT_NEAR(result.L[1], std::log(last), 1e-15);   // at key 4
+        EXPECT_NEAR(result.O.row(0)[0], (w * w + 2 * w + 3 + 4 * w) / first, 1e-14);
+        EXPECT_NEAR(result.O.row(1)[0], (w * w * w + 2 * w * w + 3 * w + 4) / last, 1e-14);
+    }
+}
+
 TEST(Forward, QueryHeadsShareTheirGroupsKeys) {
     Problem p = problem(1, 1);
     p.B = 2;

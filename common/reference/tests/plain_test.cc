@@ -16,12 +16,7 @@ using plain::Stores;
 using small::problem;
 using small::set_first_column;
 
-TEST(Plain, InFp32AgreesWithTheReference) {
-    Problem p = small::causal(problem(40, 50));
-    p.Hq = 4;
-    p.Hkv = 2;
-    p.scale = 0.25f;
-    p.dropout = 0.25f;
+void expect_agreement(const Problem& p) {
     const Inputs inputs = make_inputs(p, attention::InputLaw::normal, 1);
     const auto queries = small::rows(40), keys = small::rows(50);
     const auto expect_near = [](const reference::Rows& result, const reference::Rows& expected) {
@@ -41,6 +36,18 @@ TEST(Plain, InFp32AgreesWithTheReference) {
         expect_near(gradients.dK, expected_gradients.dK.values);
         expect_near(gradients.dV, expected_gradients.dV.values);
     }
+}
+
+TEST(Plain, InFp32AgreesWithTheReference) {
+    Problem p = small::causal(problem(40, 50));
+    p.Hq = 4;
+    p.Hkv = 2;
+    p.scale = 0.25f;
+    p.dropout = 0.25f;
+    expect_agreement(p);
+    p.softcap = 2;
+    p.alibi = true;
+    expect_agreement(p);
 }
 
 // Weights 0.6 and 0.4 with V = 2 and -3 give 0; in fp16 they are 0.60009765625 and 0.39990234375, which gives 2^-11.

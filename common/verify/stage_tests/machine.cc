@@ -37,7 +37,7 @@ std::vector<Problem> problems(const Rung& rung) {
     return list;
 }
 
-// B41: to the bit, forward and backward.
+// B41: to the bit, forward and backward; where the order of additions is open, right each time.
 void one_result_on_all_schedules(const Rung& rung) {
     if (!emulated()) GTEST_SKIP() << "A GPU chooses its own schedule.";
 #if GPU_EMULATOR
@@ -52,7 +52,8 @@ void one_result_on_all_schedules(const Rung& rung) {
         const Outputs expected = probe.run(rung);
         for (const emulator::Options& options : emulator::standard_schedules()) {
             emulator::set_options(options);
-            EXPECT_TRUE(probe.run_unjudged(rung) == expected)
+            const Outputs outputs = rung.deterministic ? probe.run_unjudged(rung) : probe.run(rung);
+            EXPECT_TRUE(!rung.deterministic || outputs == expected)
                 << attention::describe(problem) << ", schedule " << emulator::name(options.schedule) << ", seed "
                 << options.seed;
         }

@@ -84,6 +84,9 @@ void B09_hidden_NaN(const Rung& rung) {
         window.window_left = 10;
         expect_hidden_has_no_effect(rung, window);
         expect_hidden_has_no_effect(rung, causal(small_problem(140, 9, 64, type)));  // rows that see no key
+        window.softcap = 5;
+        window.alibi = true;
+        if (rung.modifiers) expect_hidden_has_no_effect(rung, window);
 
         Problem cache = small_problem(1, 13, 64, type);  // 3 slots used, 13 slots of nobody
         cache.B = 2;

@@ -17,8 +17,8 @@ std::vector<RungTest> rung_tests(const std::function<void(ladder::Registry&)>& r
     std::vector<RungTest> result;
     for (const ladder::Rung& rung : rungs(register_stage)) {
         const bool backward = rung.pass == ladder::Pass::backward;
-        for (const auto& list :
-             {grid_tests(), backward ? backward_cases() : forward_cases(), memory_cases(), machine_tests()}) {
+        for (const auto& list : {grid_tests(), backward ? backward_cases() : forward_cases(), memory_cases(),
+                                 modifier_cases(), machine_tests()}) {
             for (const StageTest& test : list) {
                 if (test.applies && !test.applies(rung)) continue;
                 result.push_back({rung.letter + "_" + ladder::name(rung.pass) + "_" + test.name, rung, test});

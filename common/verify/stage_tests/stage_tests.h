@@ -28,6 +28,8 @@ std::vector<StageTest> forward_cases();
 std::vector<StageTest> backward_cases();
 /// Where operands lie, what a hidden or visible NaN does, what is refused.
 std::vector<StageTest> memory_cases();
+/// Softcap and ALiBi, of rungs that take them.
+std::vector<StageTest> modifier_cases();
 /// What only the emulator can tell: one result on all schedules, exponentials and bytes as the rung says.
 std::vector<StageTest> machine_tests();
 

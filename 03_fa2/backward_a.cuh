@@ -1,0 +1,320 @@
+// 03a backward: FlashAttention-2's (Dao 2023, Algorithm 2): keys outside, one CTA a key tile, dQ by atomic additions.
+//
+// 02b's backward gives one CTA all key tiles of a head, because dQ travels from one to the next. Here every (key tile, key/value
+// head, sequence) is a CTA of its own: B Hkv Nk / Bc of them. Each adds its part of dQ to a sum in fp32 that all share,
+// by red.global.add, so dQ depends on the order of additions in its last bits; backward_b repeats bit for bit. dK and dV stay in
+// registers, over all query heads of the group.
+//
+// Three kernels. `prepare`: D = rowsum(dO o O), L in base 2, and zeros for the sums. `backward`: the products. `finish`: dQ = scale
+// times its sum, in 16 bits. The sums lie tile by tile in the order of the accumulator registers of `backward`, so that each addition
+// of a warp is 128 contiguous bytes.
+//
+// The 8 warps divide each product anew. S = Q K^T and dP = dO V^T: a warp has 32 queries x 32 keys (d <= 64: 32 x 64). P and dS go
+// through shared memory as 16 bit: dV += P^T dO and dK += dS^T Q (a warp: 32 keys x d / 2) read them transposed, dQ = dS K (a
+// warp: 32 x 32 for d = 128) as they lie.
+//
+// On chip, d = 128 (d = 64): K, V 128 x d, 64 KiB (32); Q, dO 2 x Br x d each, 64 KiB (64); P, dS Br x 128, 32 KiB (64). In all
+// 161 KiB (162): one CTA an SM. Registers: dK, dV d; S, dP 64 (128), later dQ 32.
+// A tile: 10 Br Bc d FLOPs; bytes of global memory: Q, dO 4 Br d read, dQ 4 Br d added, L and D.
+//
+// For each query tile of each head of the group that sees the key tile:
+//   1. wait for Q, dO, L, D; start the copy of the next ones
+//   2. S = Q K^T,  dP = dO V^T
+//   3. P = 2^(S - L), dS = P o (dP - D), to shared memory. Only tiles that the mask cuts, or dropout, look at single weights
+//   4. dV += P^T dO,  dK += dS^T Q
+//   5. dQ += dS K, atomically
+#pragma once
+
+#include "03_fa2/backward_tiles.h"
+#include "common/attention/kernel_problem.h"
+#include "common/attention/softmax.h"
+#include "common/gpu/gpu.h"
+
+namespace stage03::a_backward {
+
+using namespace attention;
+using namespace gpu;
+
+constexpr int threads = backward_warps * warp_size;
+
+template <class T, int d>
+struct Shared {
+    static constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
+    Tile16<T, Bc, d> K, V;
+    Tile16<T, Br, d> Q[2], dO[2];
+    Tile16<T, Br, Bc> P, dS;
+    SharedArray<float, Br> L[2], D[2];
+};
+
+/// Starts the copy of rows first ... first + rows - 1 to shared memory, d columns of which the source may have fewer. Rows outside
+/// `kept` become zeros: no key or query beyond the mask, not even a NaN, may reach a product.
+template <int d, int threads, class Tile, class T>
+__device__ inline void copy_rows(Tile& tile, const Matrix<const T>& source, int first, Range kept) {
+    constexpr int chunk = 16 / sizeof(T), chunks = d / chunk;
+#pragma unroll 1  // unrolled, its addresses would take the registers that the products need
+    for (int i = threadIdx.x; i < Tile::rows * chunks; i += threads) {
+        const int row = i / chunks, column = i % chunks * chunk;
+        const bool there = kept.contains(first + row) && column < source.columns;
+        cp_async_cg_16(tile.address(row, column), source, first + row, column, there ? 16 : 0);
+    }
+}
+
+/// One CTA a query tile. with_dQ: also zeros for the sums of dQ. Of a query that sees no key, and beyond the last one, L and D are 0: its weights are 0 because every
+/// key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
+template <class T, int d, bool with_dQ>
+__global__ void __launch_bounds__(threads)
+    prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
+            Tensor<float> D, Tensor<float> dQ_sum) {
+    constexpr int Br = Tiles<d>::Br;
+    const QueryTile tile(problem, Br);
+    const Sequence sequence = problem.sequence(tile.b);
+    if (tile.i0 >= sequence.Nq) return;
+
+    const auto O_gmem = sequence.queries(O, tile.h);
+    const auto dO_gmem = sequence.queries(dO, tile.h);
+    const auto L_gmem = sequence.queries(L, tile.h);
+    const Range seeing = problem.mask(sequence).seeing_queries();
+    const auto scratch = first_tile(problem, tile.b, Br) + tile.i0 / Br;
+    const auto L_log2_gmem = L_log2.matrix(0, tile.h, scratch, 1);
+    const auto D_gmem = D.matrix(0, tile.h, scratch, 1);
+
+    const int t = lane_id() % 4;  // four threads a query, 8 elements at a time
+    for (int row = threadIdx.x / 4; row < Br; row += threads / 4) {
+        const int i = tile.i0 + row;
+        const bool sees_a_key = seeing.contains(i);
+        float sum = 0;
+        for (int c = 8 * t; sees_a_key && c < problem.d; c += 32) {
+            const Vector<T, 8> o = O_gmem.load8(i, c), g = dO_gmem.load8(i, c);
+            for (int e = 0; e < 8; ++e) sum += to_float(o[e]) * to_float(g[e]);
+        }
+        sum += shfl_sync_bfly(sum, 1);
+        sum += shfl_sync_bfly(sum, 2);
+        if (t == 0) {
+            L_log2_gmem(0, row) = sees_a_key ? L_gmem(i) * log2_e : 0.0f;
+            D_gmem(0, row) = sum;
+        }
+    }
+    if constexpr (with_dQ) {
+        const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
+        for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
+    }
+}
+
+/// C += A B, this warp's part: k_steps products of k16. load_A(r, m, k) and load_B(r, n, k) fetch operands of 16 x 16.
+template <class T, int k_steps, int m_tiles, int n_tiles, class LoadA, class LoadB>
+__device__ inline void multiply(float (&C)[m_tiles][n_tiles][4], LoadA load_A, LoadB load_B) {
+    for (int k = 0; k < k_steps; ++k) {
+        std::uint32_t A_rmem[m_tiles][4];
+        for (int m = 0; m < m_tiles; ++m) load_A(A_rmem[m], m, k);
+        for (int n = 0; n < n_tiles; n += 2) {
+            std::uint32_t B_rmem[4];
+            load_B(B_rmem, n, k);
+            for (int m = 0; m < m_tiles; ++m) {
+                mma_sync_m16n8k16<T>(C[m][n], A_rmem[m], B_rmem[0], B_rmem[1]);
+                mma_sync_m16n8k16<T>(C[m][n + 1], A_rmem[m], B_rmem[2], B_rmem[3]);
+            }
+        }
+    }
+}
+
+/// L_log2, D and dQ_sum as from `prepare`. Without dQ it leaves phase 5 out.
+template <class T, int d, bool with_dQ>
+__global__ void __launch_bounds__(threads)
+    backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
+             Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV) {
+    constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
+    auto& smem = shared_memory<Shared<T, d>>();
+
+    const int kv_tiles = ceil_div(problem.Nk, Bc), kv_head = blockIdx.x / kv_tiles % problem.Hkv;
+    const int b = blockIdx.x / kv_tiles / problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
+    const Sequence sequence = problem.sequence(b);
+    if (j0 >= sequence.Nk) return;
+    const Mask mask = problem.mask(sequence);
+    const float scale_log2 = problem.scale * log2_e;
+    const float kept_scale = problem.dropout.enabled ? problem.dropout.scale : 1.0f;
+    const Range heads = {kv_head * (problem.Hq / problem.Hkv), (kv_head + 1) * (problem.Hq / problem.Hkv)};
+    const Range q_tiles = mask.query_tiles(j0, Bc, Br);
+    const auto scratch = first_tile(problem, b, Br);
+
+    const int lane = lane_id();
+    const int g = lane / 4, t = lane % 4;  // of fragments: row g, columns 2t and 2t + 1 (mma.h)
+    // What this lane points at in a block of 16 x 16 (ldmatrix.h): an operand as it is stored, and the other way round.
+    const int row_A = lane % 16, column_A = 8 * (lane / 16);
+    const int row_B = lane % 8 + 8 * (lane / 16), column_B = 8 * (lane / 8 % 2);
+    const PartOfS<d> S_part;
+    const PartOfdK<d> dK_part;
+    const PartOfdQ<d> dQ_part;
+
+    const auto copy_queries = [&](int head, int q_tile, int slot) {
+        copy_rows<d, threads>(smem.Q[slot], sequence.queries(Q, head), q_tile * Br, mask.seeing_queries());
+        copy_rows<d, threads>(smem.dO[slot], sequence.queries(dO, head), q_tile * Br, mask.seeing_queries());
+        const int column = 4 * threadIdx.x % Br;
+        if (threadIdx.x < Br / 4) {
+            const auto L_gmem = L_log2.matrix(0, head, scratch + q_tile, 1);
+            cp_async_cg_16(smem.L[slot].address(0, column), L_gmem, 0, column, 16);
+        } else if (threadIdx.x < Br / 2) {
+            const auto D_gmem = D.matrix(0, head, scratch + q_tile, 1);
+            cp_async_cg_16(smem.D[slot].address(0, column), D_gmem, 0, column, 16);
+        }
+        cp_async_commit_group();
+    };
+
+    if (!q_tiles.empty()) {
+        copy_rows<d, threads>(smem.K, sequence.keys(K, kv_head), j0, mask.seen_keys());
+        copy_rows<d, threads>(smem.V, sequence.keys(V, kv_head), j0, mask.seen_keys());
+        copy_queries(heads.begin, q_tiles.begin, 0);
+    }
+
+    typename PartOfdK<d>::Accumulator dK_rmem = {}, dV_rmem = {};
+    int head = heads.begin, q_tile = q_tiles.begin;
+    for (int slot = 0; !q_tiles.empty() && head < heads.end; slot = 1 - slot) {
+        const int i0 = q_tile * Br;
+        auto& Q_smem = smem.Q[slot];
+        auto& dO_smem = smem.dO[slot];
+
+        // 1. Everybody's copies have landed, and everybody has left the last tile's Q, dO, P and dS.
+        cp_async_wait_group<0>();
+        bar_sync();
+        const bool last_tile = q_tile + 1 == q_tiles.end;
+        const int next_head = head + last_tile, next_tile = last_tile ? q_tiles.begin : q_tile + 1;
+        if (next_head < heads.end) copy_queries(next_head, next_tile, 1 - slot);
+
+        // 2. S = Q K^T and dP = dO V^T.
+        const auto kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(problem.dropout, b * problem.Hq + head,
+                                                                       i0 + S_part.row + g, j0 + S_part.column + 2 * t);
+        typename PartOfS<d>::Accumulator S = {}, dP = {};
+        const auto load_rows = [&](auto& tile) {
+            return [&](auto& r, int m, int k) {
+                ldmatrix_x4(r, tile.address(S_part.row + 16 * m + row_A, 16 * k + column_A));
+            };
+        };
+        const auto load_keys = [&](auto& tile) {
+            return [&](auto& r, int n, int k) {
+                ldmatrix_x4(r, tile.address(S_part.column + 8 * n + row_B, 16 * k + column_B));
+            };
+        };
+        multiply<T, d / 16>(S, load_rows(Q_smem), load_keys(smem.K));
+        multiply<T, d / 16>(dP, load_rows(dO_smem), load_keys(smem.V));
+
+        // 3. P and dS. `single`: each weight may be hidden or dropped.
+        const auto weights = [&](auto single) {
+#pragma unroll
+            for (int m = 0; m < S_part.m_tiles; ++m) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int row = S_part.row + 16 * m + 8 * half + g;
+                    const float L_i = smem.L[slot](row), D_i = smem.D[slot](row);
+                    const Range keys = single ? mask.keys(i0 + row) : Range{};
+#pragma unroll
+                    for (int n = 0; n < S_part.n_tiles; ++n) {
+                        const int column = S_part.column + 8 * n + 2 * t;
+                        float P[2], dS[2];
+                        for (int c = 0; c < 2; ++c) {
+                            const bool hidden = single && !keys.contains(j0 + column + c);
+                            const float s = hidden ? -infinity : S[m][n][2 * half + c] * scale_log2;
+                            P[c] = ex2_approx_ftz(s - L_i);
+                            const int bit = 2 * ((2 * m + half) * S_part.n_tiles + n) + c;
+                            const bool dropped = single && (kept >> bit & 1) == 0;
+                            float dP_ij = dP[m][n][2 * half + c];
+                            if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
+                            dS[c] = hidden ? 0.0f : P[c] * (dP_ij - D_i);
+                            if (dropped) P[c] = 0;
+                        }
+                        smem.P.store_x2(row, column, cvt_rn_x2<T>(P[0], P[1]));
+                        smem.dS.store_x2(row, column, cvt_rn_x2<T>(dS[0], dS[1]));
+                    }
+                }
+            }
+        };
+        if (mask.classify(i0, Br, j0, Bc) == Tile::full && !problem.dropout.enabled) {
+            weights(std::false_type());
+        } else {
+            weights(std::true_type());
+        }
+        bar_sync();
+
+        // 4. dV += P^T dO and dK += dS^T Q, both operands transposed.
+        const auto load_transposed = [&](auto& tile) {
+            return [&](auto& r, int m, int k) {
+                ldmatrix_x4_trans(r, tile.address(16 * k + row_B, dK_part.row + 16 * m + column_B));
+            };
+        };
+        const auto load_queries = [&](auto& tile) {
+            return [&](auto& r, int n, int k) {
+                ldmatrix_x4_trans(r, tile.address(16 * k + row_A, dK_part.column + 8 * n + column_A));
+            };
+        };
+        multiply<T, Br / 16>(dV_rmem, load_transposed(smem.P), load_queries(dO_smem));
+        multiply<T, Br / 16>(dK_rmem, load_transposed(smem.dS), load_queries(Q_smem));
+
+        // 5. dQ += dS K. Lane by lane and register by register: `finish` knows the order.
+        if constexpr (with_dQ) {
+            typename PartOfdQ<d>::Accumulator dQ = {};
+            multiply<T, Bc / 16>(
+                dQ,
+                [&](auto& r, int m, int k) {
+                    ldmatrix_x4(r, smem.dS.address(dQ_part.row + 16 * m + row_A, 16 * k + column_A));
+                },
+                [&](auto& r, int n, int k) {
+                    ldmatrix_x4_trans(r, smem.K.address(16 * k + row_A, dQ_part.column + 8 * n + column_A));
+                });
+            const auto dQ_sum_gmem = dQ_sum.matrix(0, head, scratch + q_tile, 1);
+            int e = threadIdx.x;
+            for (auto& row : dQ) {
+                for (auto& block : row) {
+                    for (float x : block) {
+                        red_global_add_f32(dQ_sum_gmem, 0, e, x);
+                        e += threads;
+                    }
+                }
+            }
+        }
+        head = next_head, q_tile = next_tile;
+    }
+
+    // dK and dV; zeros where no query sees the tile. A kept weight of dV counts 1 / (1 - p) times.
+    const auto dK_gmem = sequence.keys(dK, kv_head);
+    const auto dV_gmem = sequence.keys(dV, kv_head);
+    for (int m = 0; m < dK_part.m_tiles; ++m) {
+        for (int half = 0; half < 2; ++half) {
+            const int j = j0 + dK_part.row + 16 * m + 8 * half + g;
+            for (int n = 0; n < dK_part.n_tiles; ++n) {
+                const int column = dK_part.column + 8 * n + 2 * t;
+                if (j >= sequence.Nk || column >= problem.d) continue;
+                const float(&k)[4] = dK_rmem[m][n], (&v)[4] = dV_rmem[m][n];
+                dK_gmem.store(
+                    j, column,
+                    cvt_rn<T>(Vector<float, 2>{problem.scale * k[2 * half], problem.scale * k[2 * half + 1]}));
+                dV_gmem.store(j, column,
+                              cvt_rn<T>(Vector<float, 2>{kept_scale * v[2 * half], kept_scale * v[2 * half + 1]}));
+            }
+        }
+    }
+}
+
+/// One CTA a query tile: dQ from its sums. A thread has eight columns of a query, which four lanes of `backward` added up.
+template <class T, int d>
+__global__ void __launch_bounds__(threads) finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {
+    constexpr int Br = Tiles<d>::Br;
+    using Part = PartOfdQ<d>;
+    const QueryTile tile(problem, Br);
+    const Sequence sequence = problem.sequence(tile.b);
+    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, first_tile(problem, tile.b, Br) + tile.i0 / Br, 1);
+    const auto dQ_gmem = sequence.queries(dQ, tile.h);
+    for (int e = threadIdx.x; e < Br * d / 8; e += threads) {
+        const int row = e / d * 8 + e % 8, column = e % d / 8 * 8;
+        if (tile.i0 + row >= sequence.Nq || column >= problem.d) continue;
+        const int warp = row / (16 * Part::m_tiles) * Part::column_warps + column / (8 * Part::n_tiles);
+        const int m = row / 16 % Part::m_tiles, n = column / 8 % Part::n_tiles, half = row / 8 % 2;
+        const int first = ((m * Part::n_tiles + n) * 4 + 2 * half) * threads + warp * warp_size + row % 8 * 4;
+        const Vector<float, 4> even = dQ_sum_gmem.load4(0, first), odd = dQ_sum_gmem.load4(0, first + threads);
+        Vector<T, 8> x;
+        for (int t = 0; t < 4; ++t) {
+            x[2 * t] = cvt_rn<T>(problem.scale * even[t]);
+            x[2 * t + 1] = cvt_rn<T>(problem.scale * odd[t]);
+        }
+        dQ_gmem.store(tile.i0 + row, column, x);
+    }
+}
+
+}  // namespace stage03::a_backward
