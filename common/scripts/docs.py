@@ -6,7 +6,8 @@
 
 A table stands between `<!-- table: FILE [stages=00,01] [pass=forward] -->` and `<!-- end -->`; FILE is a results file of
 the ladder, relative to the repository's root. A figure that the file does not hold is printed as "-". A file of variants
-(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought.
+(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought, a file of
+stage_02_traffic (`points`) one of what each key tile requests.
 """
 import json
 import os
@@ -52,7 +53,16 @@ def variants(results):
     return "\n".join(lines) + "\n"
 
 
+def key_tiles(results):
+    lines = ["| Bc | M | elements requested |", "|---|---|---|"]
+    lines += [f"| {point['Bc']} | {point['M']} | {point['elements']} |" for point in results["points"]]
+    lines += ["", f"emulated; {results['problem']}; `{results['command']}`, commit {results['commit']}; counted."]
+    return "\n".join(lines) + "\n"
+
+
 def table(results, options):
+    if "points" in results:
+        return key_tiles(results)
     if "change" in results["rows"][0]:
         return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]
