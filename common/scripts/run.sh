@@ -22,11 +22,15 @@ echo "Building the ladder (preset $PRESET) ..."
 cmake --preset "$PRESET" "${options[@]}" > /dev/null
 cmake --build --preset "$PRESET" --target ladder --parallel "$(nproc)"
 
+# --list, --explain and --help run nothing: there are no results then.
+results=(--json results/ladder.json)
+for option in "$@"; do case $option in --list | --explain | --help) results=() ;; esac; done
+
 mkdir -p results
 started=$(mktemp)
 trap 'rm -f "$started"' EXIT
 status=0
-"build/$PRESET/bin/ladder" --json results/ladder.json "$@" || status=$?
+"build/$PRESET/bin/ladder" "${results[@]}" "$@" || status=$?
 
 if [ results/ladder.json -nt "$started" ]; then
     python=/usr/bin/python3  # the one that the distribution's matplotlib belongs to

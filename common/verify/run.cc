@@ -288,10 +288,18 @@ std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& pr
                      keys = rows_of_head(key_shape(problem)) * problem.Hkv;
         needed += sizeof(float) * 2.0 * (queries + keys) * problem.d;
     }
-    if (needed <= static_cast<double>(device.free_bytes)) return std::nullopt;
-    return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " +
-           in_units(static_cast<double>(device.free_bytes)) + " are free" +
-           (device.emulated ? "" : " on " + device.name);
+    if (needed > static_cast<double>(device.free_bytes)) {
+        return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " +
+               in_units(static_cast<double>(device.free_bytes)) + " are free" +
+               (device.emulated ? "" : " on " + device.name);
+    }
+    // A head without rows has no memory and takes its time all the same: CTAs of the emulator, and the reference.
+    const std::int64_t heads = static_cast<std::int64_t>(problem.B) * problem.Hq,
+                       most = device.emulated ? 1 << 18 : 1 << 24;
+    if (heads <= most) return std::nullopt;
+    return "does at most " + std::to_string(most) + " heads of all sequences on " +
+           (device.emulated ? "the emulator" : "a GPU") + ", and " + attention::describe(problem) +
+           " has B Hq = " + std::to_string(heads);
 }
 
 // Result ------------------------------------------------------------------------------------------------------------
