@@ -282,24 +282,23 @@ double device_bytes(const ladder::Rung& rung, const Problem& problem, Layout lay
 }
 
 std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& problem, const gpu::Device& device) {
+    // A head without rows has no memory and takes its time all the same: a CTA of the emulator, a call of the reference.
+    const std::int64_t heads = std::int64_t(problem.B) * problem.Hq, most = device.emulated ? 1 << 18 : 1 << 24;
+    if (heads > most) {
+        return "does at most " + std::to_string(most) + " heads of all sequences on " +
+               (device.emulated ? "the emulator" : "a GPU") + ", and " + attention::describe(problem) +
+               " has B Hq = " + std::to_string(heads);
+    }
     double needed = device_bytes(rung, problem);
     if (device.emulated) {
         const double queries = rows_of_head(query_shape(problem)) * problem.Hq,
                      keys = rows_of_head(key_shape(problem)) * problem.Hkv;
         needed += sizeof(float) * 2.0 * (queries + keys) * problem.d;
     }
-    if (needed > static_cast<double>(device.free_bytes)) {
-        return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " +
-               in_units(static_cast<double>(device.free_bytes)) + " are free" +
-               (device.emulated ? "" : " on " + device.name);
-    }
-    // A head without rows has no memory and takes its time all the same: CTAs of the emulator, and the reference.
-    const std::int64_t heads = static_cast<std::int64_t>(problem.B) * problem.Hq,
-                       most = device.emulated ? 1 << 18 : 1 << 24;
-    if (heads <= most) return std::nullopt;
-    return "does at most " + std::to_string(most) + " heads of all sequences on " +
-           (device.emulated ? "the emulator" : "a GPU") + ", and " + attention::describe(problem) +
-           " has B Hq = " + std::to_string(heads);
+    if (needed <= static_cast<double>(device.free_bytes)) return std::nullopt;
+    return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " +
+           in_units(static_cast<double>(device.free_bytes)) + " are free" +
+           (device.emulated ? "" : " on " + device.name);
 }
 
 // Result ------------------------------------------------------------------------------------------------------------
