@@ -53,6 +53,12 @@ struct Mask {
         const Range all = {keys(i).begin, keys(last).end};
         return all.empty() ? Range{0, 0} : Range{all.begin / Bc, ceil_div(all.end, Bc)};
     }
+    /// Key tiles of which every query in [i, i + Br), as far as it exists, sees all Bc keys.
+    GPU_HOST_DEVICE Range full_key_tiles(int i, int Br, int Bc) const {
+        if (i >= Nq) return {0, 0};
+        const int last = i + Br < Nq ? i + Br - 1 : Nq - 1;
+        return {ceil_div(keys(last).begin, Bc), keys(i).end / Bc};
+    }
     /// Query tiles of Br queries that see some key in [j, j + Bc).
     GPU_HOST_DEVICE Range query_tiles(int j, int Bc, int Br) const {
         if (j >= Nk) return {0, 0};

@@ -155,6 +155,7 @@ float round_to(DataType type, float value) {
     if (drop > 24) return std::copysign(0.0f, value);
 
     const std::uint32_t unit = 1u << drop;
+    if (significand % unit == 0 && std::fabs(value) <= format.largest) return value;  // often: it was rounded before
     const std::uint32_t odd = (significand >> drop) & 1u;
     const std::uint32_t rounded = (significand + unit / 2 - 1 + odd) & ~(unit - 1);
     const float magnitude = std::ldexp(static_cast<float>(rounded), exponent - 23);

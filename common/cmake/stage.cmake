@@ -126,7 +126,7 @@ function(add_stage number)
     endif()
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/bench.cc)
         add_executable(stage_${number}_bench bench.cc)
-        target_link_libraries(stage_${number}_bench PRIVATE stage_${number} profile benchmark::benchmark_main)
+        target_link_libraries(stage_${number}_bench PRIVATE stage_${number} bench_core)
     endif()
 
     if(PROJECT_IS_TOP_LEVEL)
@@ -134,8 +134,20 @@ function(add_stage number)
     endif()
 endfunction()
 
-# The library `stages` defines what common/ladder/registry.h declares and only the build knows:
-# ladder::register_stages, ladder::build_description, ladder::build_commit.
+# The library `build_facts`: ladder::build_description and ladder::build_commit of common/ladder/registry.h.
+function(add_build_facts)
+    set(BUILD_DESCRIPTION "${GPU_MACHINE}, ${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+    if(GPU_MACHINE STREQUAL cuda)
+        string(APPEND BUILD_DESCRIPTION ", nvcc ${CMAKE_CUDA_COMPILER_VERSION}")
+    endif()
+    find_commit(BUILD_COMMIT)
+    configure_file(${REPOSITORY_ROOT}/common/cmake/build.cc.in ${CMAKE_BINARY_DIR}/generated/build.cc @ONLY)
+    add_library(build_facts STATIC ${CMAKE_BINARY_DIR}/generated/build.cc)
+    target_link_libraries(build_facts PUBLIC gpu attention)
+endfunction()
+
+# The library `stages`, ladder::register_stages of common/ladder/registry.h, and the programs with all stages of the
+# build: ladder and bench.
 function(add_ladder)
     get_property(stages GLOBAL PROPERTY STAGES)
     set(STAGE_DECLARATIONS "")
@@ -150,19 +162,16 @@ function(add_ladder)
     if(NOT stages)
         set(STAGE_CALLS "    (void)registry;\n")
     endif()
-    set(BUILD_DESCRIPTION "${GPU_MACHINE}, ${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
-    if(GPU_MACHINE STREQUAL cuda)
-        string(APPEND BUILD_DESCRIPTION ", nvcc ${CMAKE_CUDA_COMPILER_VERSION}")
-    endif()
-    find_commit(BUILD_COMMIT)
     configure_file(${REPOSITORY_ROOT}/common/cmake/stages.cc.in ${CMAKE_BINARY_DIR}/generated/stages.cc @ONLY)
     add_library(stages STATIC ${CMAKE_BINARY_DIR}/generated/stages.cc)
-    target_link_libraries(stages PUBLIC ${libraries} ladder_core)
+    target_link_libraries(stages PUBLIC ${libraries} ladder_core build_facts)
 
     if(EXISTS ${REPOSITORY_ROOT}/common/ladder/main.cc)
         add_executable(ladder ${REPOSITORY_ROOT}/common/ladder/main.cc)
         target_link_libraries(ladder PRIVATE stages)
     endif()
+    add_executable(bench ${REPOSITORY_ROOT}/common/profile/bench_main.cc)
+    target_link_libraries(bench PRIVATE stages bench_core)
 endfunction()
 
 # The commit of the sources, or "unknown" outside a clone; a new commit configures again.

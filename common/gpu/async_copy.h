@@ -19,7 +19,7 @@ GPU_DEVICE void cp_async_cg_16(std::uint32_t destination, const Matrix<const T>&
     const T* p = src_size == 0 ? source.data : source.pointer(row, column, src_size / int(sizeof(T)), site);
     emulator::cp_async(destination, p, source.region, 16, src_size, site);
 #else
-    const T* p = src_size == 0 ? source.data : source.pointer(row, column, 16 / int(sizeof(T)));
+    const T* p = source.pointer(row, column, 16 / int(sizeof(T)));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(p), "r"(src_size) : "memory");
 #endif
 }

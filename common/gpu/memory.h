@@ -188,6 +188,15 @@ struct alignas(16) SharedTile {
 #endif
     }
 
+    /// The address of (row + more_rows, column + more_columns), given offset(row, column): one exclusive or and one addition of
+    /// constants, so that a loop over blocks of a tile needs few registers. With a swizzle more_rows is a multiple of 8, and
+    /// column + more_columns carries no bit.
+    GPU_DEVICE std::uint32_t address_beyond(int offset, int more_rows, int more_columns GPU_SITE) {
+        const int in_line = swizzle == Swizzle::none ? 0 : more_columns % int(128 / sizeof(T));
+        return address(0, 0 GPU_PASS_SITE) +
+               ((offset ^ in_line) + more_rows * columns + more_columns - in_line) * sizeof(T);
+    }
+
     GPU_DEVICE decltype(auto) operator()(int row, int column GPU_SITE) {
         T* p = pointer(row, column, 1 GPU_PASS_SITE);
 #if GPU_EMULATOR

@@ -19,8 +19,9 @@ std::vector<int> lengths(const std::vector<int>& cu) {
     return result;
 }
 
-json problem_json(const Report& report) {
-    const attention::Problem& p = report.problem;
+}  // namespace
+
+json to_json(const attention::Problem& p, const std::string& input) {
     json result = {{"B", p.B},
                    {"Hq", p.Hq},
                    {"Hkv", p.Hkv},
@@ -31,12 +32,14 @@ json problem_json(const Report& report) {
                    {"mask", mask_name(p)},
                    {"scale", p.scale},
                    {"dropout", p.dropout},
-                   {"input", report.input},
+                   {"input", input},
                    {"seqlens", nullptr},
                    {"text", attention::describe(p)}};
     if (p.packed()) result["seqlens"] = {{"queries", lengths(p.cu_q)}, {"keys", lengths(p.cu_k)}};
     return result;
 }
+
+namespace {
 
 json bytes_json(const std::vector<gpu::Traffic>& bytes, Source source) {
     const auto if_counted = [&](std::uint64_t count) {
@@ -52,7 +55,9 @@ json bytes_json(const std::vector<gpu::Traffic>& bytes, Source source) {
     return {{"source", name(source)}, {"tensors", tensors}};
 }
 
-json row_json(const Row& row, Source source) {
+}  // namespace
+
+json to_json(const Row& row, Source source) {
     json errors = json::object();
     for (const verify::Check& check : row.checks) {
         errors[check.tensor] = {{"error", or_null(check.error)}, {"limit", or_null(check.limit)}};
@@ -72,11 +77,9 @@ json row_json(const Row& row, Source source) {
             {"ceiling_fraction", or_null(row.ceiling_fraction)}};
 }
 
-}  // namespace
-
 json to_json(const Report& report) {
     json rows = json::array();
-    for (const Row& row : report.rows) rows.push_back(row_json(row, report.source()));
+    for (const Row& row : report.rows) rows.push_back(to_json(row, report.source()));
     return {{"schema", 1},
             {"machine", report.machine},
             {"build", report.build},
@@ -84,7 +87,7 @@ json to_json(const Report& report) {
             {"command", report.command},
             {"clock_mhz", report.clock_mhz > 0 ? json(report.clock_mhz) : json(nullptr)},
             {"seed", report.seed},
-            {"problem", problem_json(report)},
+            {"problem", to_json(report.problem, report.input)},
             {"mma_sync_tflops", or_null(report.mma_sync_tflops)},
             {"rows", rows}};
 }

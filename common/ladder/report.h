@@ -58,6 +58,10 @@ int exit_status(const Report& report);
 /// The table, at most 160 columns wide, and under it what its figures mean.
 void print_table(const Report& report, std::ostream& out);
 
+/// Sizes, types, mask and the law of the inputs; "text" as attention::describe has it.
+nlohmann::json to_json(const attention::Problem& problem, const std::string& input);
+/// {stage, rung, name, pass, status, ...}.
+nlohmann::json to_json(const Row& row, Source source);
 /// {schema: 1, machine, build, commit, seed, problem, rows}; what is not known is null.
 nlohmann::json to_json(const Report& report);
 

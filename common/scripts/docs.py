@@ -5,7 +5,8 @@
     docs.py --check    change nothing; exit 1 and name the files that are out of date
 
 A table stands between `<!-- table: FILE [stages=00,01] [pass=forward] -->` and `<!-- end -->`; FILE is a results file of
-the ladder, relative to the repository's root. A figure that the file does not hold is printed as "-". A file of variants
+the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file of
+bench the table has a column for each problem, or with `show=ceilings` the ceilings of that run. A file of variants
 (rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought, a file of
 stage_02_traffic (`points`) one of what each key tile requests.
 """
@@ -60,9 +61,44 @@ def key_tiles(results):
     return "\n".join(lines) + "\n"
 
 
+def ceilings(results):
+    lines = ["| ceiling | a second | source |", "|---|---|---|"]
+    for name, ceiling in results["ceilings"].items():
+        lines.append(f"| {name} | {ceiling['per_second'] / 1e12:.3g} T{ceiling['unit'].split('/')[0]} | {ceiling['source']} |")
+    return "\n".join(lines + ["", origin(results)]) + "\n"
+
+
+def origin(results):
+    """Where the figures come from, in a sentence."""
+    clock = f" at up to {results['clock_mhz']} MHz" if results.get("clock_mhz") else ""
+    peers = f"; {results['peers']['build']}" if results.get("peers") else ""
+    return f"{results['machine']}{clock}{peers}; `{results['command']}`, commit {results['commit']}."
+
+
+def speeds(results, rows):
+    """TFLOP/s and the share of the roof, a column for each problem; words that all problems share stand below."""
+    texts = list(dict.fromkeys(row["problem"]["text"] for row in rows))
+    shared = [word for word in texts[0].split() if all(word in text.split() for text in texts)]
+    heads = [" ".join(word for word in text.split() if word not in shared) or "TFLOP/s" for text in texts]
+    lines = ["| rung | pass | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(texts)]
+    cells = {(row["stage"] + row["rung"] + " " + row["name"], row["pass"], row["problem"]["text"]): row for row in rows}
+    for name, kind in dict.fromkeys(key[:2] for key in cells):
+        line = f"| {name} | {kind} |"
+        for text in texts:
+            row = cells.get((name, kind, text)) or {}
+            share = f" ({100 * row['roof_fraction']:.2g} %)" if row.get("roof_fraction") else ""
+            line += f" {row['tflops']:.3g}{share} |" if row.get("tflops") else " - |"
+        lines.append(line)
+    l2 = "/".join(sorted({row["l2"] for row in rows}))
+    lines += ["", f"TFLOP/s, and how much of the roof that is; {' '.join(shared)}; L2 {l2}; {origin(results)}"]
+    return "\n".join(lines) + "\n"
+
+
 def table(results, options):
     if "points" in results:
         return key_tiles(results)
+    if options.get("show") == "ceilings":
+        return ceilings(results)
     if "change" in results["rows"][0]:
         return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]
@@ -70,6 +106,8 @@ def table(results, options):
         rows = [row for row in rows if row["stage"] in options["stages"].split(",")]
     if "pass" in options:
         rows = [row for row in rows if row["pass"] == options["pass"]]
+    if "ceilings" in results:
+        return speeds(results, rows)
     timed = any(row.get("time_ms") is not None for row in rows)
     head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]

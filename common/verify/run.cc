@@ -120,6 +120,17 @@ void in_parallel(int count, Work work) {
     for (std::thread& thread : threads) thread.join();
 }
 
+// Calls visit(b, h, i) for every row; of large tensors for several heads at once.
+template <class Visit>
+void for_each_row_at_once(const HostTensor& tensor, Visit visit) {
+    const std::int64_t heads = std::int64_t(tensor.B) * tensor.H;
+    if (double(heads) * tensor.N * tensor.d < 1e6) return for_each_row(tensor, visit);
+    in_parallel(static_cast<int>(heads), [&](int head) {
+        const int b = head / tensor.H, h = head % tensor.H;
+        for (int i = 0; i < tensor.length(b); ++i) visit(b, h, i);
+    });
+}
+
 // L of a query that is not compared: so large that its weights, and all that it adds to gradients, are 0.
 constexpr float no_weight = 1e30f;
 
@@ -378,7 +389,7 @@ void Run::allocate() {
         operands_.*w.operand = placed.operand;
         if (w.output) continue;
         const HostTensor& tensor = values(case_, w.name);
-        for_each_row(w.shape, [&](int b, int h, int i) {
+        for_each_row_at_once(w.shape, [&](int b, int h, int i) {
             store(w.type, tensor.row(b, h, i), w.shape.d, placed.image.data() + placed.offset(b, h, i));
         });
         placed.buffer.write(placed.image.data(), bytes);
@@ -443,7 +454,7 @@ HostTensor Run::output(const std::string& name) const {
     const std::vector<std::byte> bytes = placed->read();
     HostTensor tensor = placed->shape;
     tensor.values.resize(static_cast<std::size_t>(rows_of_head(tensor)) * tensor.H * tensor.d);
-    for_each_row(tensor, [&](int b, int h, int i) {
+    for_each_row_at_once(tensor, [&](int b, int h, int i) {
         load(placed->type, bytes.data() + placed->offset(b, h, i), tensor.d, tensor.row(b, h, i));
     });
     return tensor;

@@ -1,6 +1,7 @@
 // Every answer of attention::Mask against the sentence that defines it, on all small problems.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "common/attention/kernel_problem.h"
@@ -72,8 +73,9 @@ TEST(Mask, TilesFollowTheDefinition) {
             for (int Bc : {1, 3, 4, 16}) {
                 for (int i0 = 0; i0 < mask.Nq; i0 += Br) {
                     for (int j0 = 0; j0 < mask.Nk; j0 += Bc) {
+                        const int rows = std::min(Br, mask.Nq - i0);
                         int visible = 0;
-                        for (int i = i0; i < i0 + Br && i < mask.Nq; ++i)
+                        for (int i = i0; i < i0 + rows; ++i)
                             for (int j = j0; j < j0 + Bc && j < mask.Nk; ++j) visible += sees(mask, i, j);
                         const Tile expected = visible == 0         ? Tile::hidden
                                               : visible == Br * Bc ? Tile::full
@@ -83,6 +85,7 @@ TEST(Mask, TilesFollowTheDefinition) {
                                    std::to_string(j0) + " + " + std::to_string(Bc) + ")";
                         };
                         ASSERT_EQ(mask.key_tiles(i0, Br, Bc).contains(j0 / Bc), visible > 0) << where();
+                        ASSERT_EQ(mask.full_key_tiles(i0, Br, Bc).contains(j0 / Bc), visible == rows * Bc) << where();
                         ASSERT_EQ(mask.query_tiles(j0, Bc, Br).contains(i0 / Br), visible > 0) << where();
                         ASSERT_EQ(mask.classify(i0, Br, j0, Bc), expected) << where();
                     }

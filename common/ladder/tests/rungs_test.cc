@@ -17,7 +17,8 @@ TEST(Rungs, EveryStageHasRegisteredAllOfThem) {
     for (const Rung& rung : registry.rungs()) ++rungs[{rung.stage, rung.pass}];
     const std::map<std::pair<std::string, Pass>, int> expected = {
         {{"00", Pass::forward}, 4},  {{"00", Pass::backward}, 1}, {{"01", Pass::forward}, 4},
-        {{"01", Pass::backward}, 1}, {{"02", Pass::forward}, 2},  {{"02", Pass::backward}, 2}};
+        {{"01", Pass::backward}, 1}, {{"02", Pass::forward}, 2},  {{"02", Pass::backward}, 2},
+        {{"03", Pass::forward}, 2}};
     EXPECT_EQ(rungs, expected);
 }
 

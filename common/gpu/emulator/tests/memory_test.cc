@@ -255,6 +255,28 @@ TEST(SharedMemory, VectorsTiny) {
     EXPECT_THAT(report_of(1, 1, sizeof(Tile), vector_misaligned), HasSubstr("not a multiple of 16"));
 }
 
+// Every block of a tile, from every place in the first one.
+template <gpu::Swizzle swizzle>
+void walk_blocks() {
+    auto& tile = gpu::shared_memory<gpu::SharedTile<gpu::bf16, 32, 192, swizzle>>();
+    for (int row = 0; row < 8; ++row) {
+        for (int column = 0; column < 16; column += 8) {
+            for (int more_rows = 0; more_rows < 32; more_rows += 8) {
+                for (int more_columns = 0; more_columns < 192; more_columns += 16) {
+                    EXPECT_EQ(tile.address_beyond(tile.offset(row, column), more_rows, more_columns),
+                              tile.address(row + more_rows, column + more_columns))
+                        << row << " + " << more_rows << ", " << column << " + " << more_columns;
+                }
+            }
+        }
+    }
+}
+
+TEST(SharedMemory, AddressesOfBlocksTiny) {
+    gpu::launch({"walk_blocks", 1, 1, 32 * 192 * 2}, walk_blocks<gpu::Swizzle::none>);
+    gpu::launch({"walk_blocks", 1, 1, 32 * 192 * 2}, walk_blocks<gpu::Swizzle::xor_8>);
+}
+
 void address(std::uint32_t* result) { *result = gpu::shared_memory<Tile>().tile.address(0, 0); }
 
 TEST(SharedMemory, AddressesVaryWithTheSeedTiny) {

@@ -1,0 +1,164 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "common/verify/run.h"
+#include "common/verify/stage_tests/probe.h"
+#include "common/verify/stage_tests/stage_tests.h"
+
+namespace stage03 {
+
+void register_stage(ladder::Registry& registry);
+
+namespace {
+
+using attention::DataType;
+using attention::Problem;
+
+RUNG_TESTS(Stage03Rungs, register_stage);
+
+std::vector<ladder::Rung> rungs() {
+    ladder::Registry registry;
+    register_stage(registry);
+    return registry.rungs();
+}
+
+TEST(Stage03, HasItsRungs) {
+    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward"}));
+}
+
+// What a kernel computes on the way stays on chip.
+TEST(Stage03, NeedsNoWorkspace) {
+    for (const ladder::Rung& rung : rungs())
+        EXPECT_EQ(verify::workspace_bytes(rung, verify::small_problem(1000, 1000, 64, DataType::bf16)), 0u);
+}
+
+// Each head dimension that kernels are compiled for, and one that is padded to it: several tiles each way, a group, rows
+// that fill no tile.
+TEST(Stage03, HeadDimensions) {
+    for (const ladder::Rung& rung : rungs()) {
+        for (int d : {8, 32, 40, 64, 72, 96, 104, 128, 136, 192, 200, 256}) {
+            Problem problem = verify::small_problem(70, 150, d, d % 3 == 0 ? DataType::fp16 : DataType::bf16);
+            problem.Hq = 2;
+            problem.scale = attention::default_scale(d);
+            problem.window_left = 90;
+            problem.window_right = 20;
+            for (verify::Layout layout : {verify::Layout::dense, verify::Layout::strided})
+                EXPECT_EQ(verify::failure(rung, problem, {.layout = layout}), "");
+        }
+    }
+}
+
+TEST(Stage03, RefusesOtherHeadDimensionsByName) {
+    for (const ladder::Rung& rung : rungs()) {
+        for (int d : {1, 20, 100, 264, 512}) {
+            const auto reason = rung.refuses(verify::small_problem(4, 4, d, DataType::bf16));
+            EXPECT_EQ(reason.value_or(""), "takes d up to 256 in multiples of 8, not " + std::to_string(d));
+        }
+    }
+}
+
+TEST(Stage03, DropoutFollowsTheReference) {
+    for (const ladder::Rung& rung : rungs()) {
+        for (float p : {0.1f, 0.9f}) {
+            Problem group = verify::small_problem(67, 150, 64, DataType::fp16);
+            group.Hq = 6;
+            group.Hkv = 2;
+            Problem packed = verify::causal(verify::small_problem(40, 131, 32, DataType::bf16));
+            packed.B = 3;
+            packed.Hq = packed.Hkv = 2;
+            packed.cu_q = {0, 17, 17, 57};
+            packed.cu_k = {0, 5, 136, 172};
+            Problem window = verify::small_problem(130, 129, 128, DataType::bf16);
+            window.window_left = 30;
+            window.window_right = 7;
+            Problem wide = verify::small_problem(20, 70, 256, DataType::fp16);
+            for (Problem problem : {group, packed, window, wide}) {
+                problem.scale = attention::default_scale(problem.d);
+                problem.dropout = p;
+                problem.dropout_seed = 0x123456789abcdef;
+                problem.dropout_offset = 5;
+                EXPECT_EQ(verify::failure(rung, problem), "");
+            }
+        }
+    }
+}
+
+// A scale that is not positive turns the order of the scores round, or makes them all equal.
+TEST(Stage03, AnyScale) {
+    for (const ladder::Rung& rung : rungs()) {
+        for (float scale : {-0.25f, 0.0f, 1e-30f, 3.0f}) {
+            Problem problem = verify::causal(verify::small_problem(130, 200, 64, DataType::fp16));
+            problem.scale = scale;
+            EXPECT_EQ(verify::failure(rung, problem), "");
+        }
+    }
+}
+
+// Two keys of one score, far above a third: O is their mean, exactly, and L the score and log 2, however large the score is and
+// whatever is rounded on the way to the exponent.
+TEST(Stage03, TheLargestWeightsAreEqualAtAnyScore) {
+    for (const ladder::Rung& rung : rungs()) {
+        for (DataType type : {DataType::fp16, DataType::bf16}) {
+            for (int exponent = 1; exponent <= (type == DataType::fp16 ? 20 : 60); ++exponent) {
+                for (float mantissa : {1.171875f, -1.9921875f}) {
+                    verify::Probe probe(verify::small_problem(1, 3, 32, type));
+                    probe.problem.scale = 0.7f;
+                    const float large = std::ldexp(1.0f, exponent / 2),
+                                rest = std::ldexp(1.0f, exponent - exponent / 2);
+                    probe.q(0, 0) = mantissa * large;
+                    probe.q(0, 1) = large;
+                    probe.k(0, 0) = probe.k(2, 0) = rest;
+                    probe.k(1, 1) = -32 * rest;
+                    probe.v(0) = 0.75f;
+                    probe.v(1) = 77;
+                    probe.v(2) = 1.25f;
+                    const double score = double(probe.problem.scale) * mantissa * large * rest;
+                    const verify::Outputs outputs = probe.run(rung);
+                    EXPECT_EQ(outputs.O.row(0, 0, 0)[0], 1.0f) << rung.title() << ", score " << score;
+                    EXPECT_NEAR(*outputs.L.row(0, 0, 0), score + std::log(2.0), 1e-6 + std::abs(score) * 0x1p-20);
+                }
+            }
+        }
+    }
+}
+
+// Without a mask every query tile reads all of K and V; nothing else is read or written twice, and ldmatrix never waits for a bank.
+TEST(Stage03, ReadsKeysOncePerQueryTile) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
+    const std::uint64_t N = 300, d = 128, element = 2;
+    for (const auto& [letter, Br] : {std::pair{"a", 64}, {"b", 128}}) {
+        const ladder::Rung rung = verify::find_rung(register_stage, letter, ladder::Pass::forward);
+        const verify::Case the_case(verify::small_problem(N, N, d, DataType::fp16));
+        const verify::Result result = verify::Run(rung, the_case).verify();
+        ASSERT_TRUE(result.verified()) << result.reason();
+        EXPECT_EQ(result.counters->bank_conflicts, 0u) << rung.title();
+        for (const gpu::Traffic& traffic : result.counters->tensors) {
+            const std::uint64_t once = N * d * element, tiles = (N + Br - 1) / Br;
+            const std::uint64_t read = traffic.tensor == "Q"                            ? once
+                                       : traffic.tensor == "K" || traffic.tensor == "V" ? tiles * once
+                                                                                        : 0;
+            EXPECT_EQ(traffic.requested_read, read) << traffic.tensor;
+            EXPECT_EQ(traffic.requested_written, traffic.tensor == "O" ? once : traffic.tensor == "L" ? 4 * N : 0);
+        }
+    }
+}
+
+// 384 queries and keys of 128 elements: 03a walks 1, 2, ... 6 of 6 key tiles, 03b's query tiles of two key tiles' height 2, 4, 6.
+TEST(Stage03, CausalLeavesOutHiddenTiles) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
+    for (const auto& [letter, tiles] : {std::pair{"a", 21}, {"b", 12}}) {
+        const ladder::Rung rung = verify::find_rung(register_stage, letter, ladder::Pass::forward);
+        const verify::Case the_case(verify::causal(verify::small_problem(384, 384, 128, DataType::fp16)));
+        const verify::Result result = verify::Run(rung, the_case).verify();
+        ASSERT_TRUE(result.verified()) << result.reason();
+        for (const gpu::Traffic& traffic : result.counters->tensors) {
+            if (traffic.tensor == "K" || traffic.tensor == "V") {
+                EXPECT_EQ(traffic.requested_read, tiles * 64u * 128 * 2);
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace stage03

@@ -1,0 +1,89 @@
+#include "common/profile/grid.h"
+
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+namespace profile {
+namespace {
+
+using attention::DataType;
+using attention::Problem;
+using ladder::Pass;
+
+// 16384 tokens and 2048 / d heads, bf16, without and with a causal mask.
+std::vector<Problem> squares(const std::vector<int>& dimensions, const std::vector<int>& lengths) {
+    std::vector<Problem> problems;
+    for (int d : dimensions) {
+        for (const char* mask : {"none", "causal"}) {
+            for (int N : lengths) {
+                std::ostringstream text;
+                text << "B=" << 16384 / N << " Hq=" << 2048 / d << " Hkv=" << 2048 / d << " Nq=" << N << " Nk=" << N
+                     << " d=" << d << " bf16 " << mask;
+                problems.push_back(parse_problem(text.str()));
+            }
+        }
+    }
+    return problems;
+}
+
+std::vector<Problem> parsed(const std::vector<std::string>& texts) {
+    std::vector<Problem> problems;
+    for (const std::string& text : texts) problems.push_back(parse_problem(text));
+    return problems;
+}
+
+}  // namespace
+
+const std::vector<Grid>& grids() {
+    static const std::vector<Grid> all = {
+        {"compare", "d 128, N 1024 and 4096", squares({128}, {1024, 4096}), {Pass::forward}},
+        {"standard",
+         "d 64 and 128, N from 512 to 16384",
+         squares({64, 128}, {512, 1024, 2048, 4096, 8192, 16384}),
+         {Pass::forward, Pass::backward}},
+        {"decode",
+         "one query, long and short caches, few and many sequences",
+         parsed({"B=1 Hq=32 Hkv=8 Nq=1 Nk=65536 d=128 bf16 none", "B=8 Hq=32 Hkv=8 Nq=1 Nk=16384 d=128 bf16 none",
+                 "B=32 Hq=32 Hkv=8 Nq=1 Nk=8192 d=128 bf16 none", "B=64 Hq=32 Hkv=32 Nq=1 Nk=4096 d=128 bf16 none"}),
+         {Pass::decode}},
+        {"counts",
+         "small ones, on which the emulator counts in seconds",
+         parsed({"B=1 Hq=2 Hkv=1 Nq=80 Nk=80 d=64 bf16 causal", "B=1 Hq=2 Hkv=2 Nq=40 Nk=100 d=128 fp16 window:30,0",
+                 "B=1 Hq=1 Hkv=1 Nq=50 Nk=70 d=40 fp32 none", "B=2 Hq=4 Hkv=2 Nq=1 Nk=130 d=64 bf16 none"}),
+         {Pass::forward, Pass::backward, Pass::decode}}};
+    return all;
+}
+
+Problem parse_problem(const std::string& text) {
+    Problem problem;
+    const std::map<std::string, int*> sizes = {{"B", &problem.B},   {"Hq", &problem.Hq}, {"Hkv", &problem.Hkv},
+                                               {"Nq", &problem.Nq}, {"Nk", &problem.Nk}, {"d", &problem.d}};
+    const auto understood = [&](const std::string& word) {
+        for (DataType type : {DataType::fp32, DataType::fp16, DataType::bf16}) {
+            if (word == attention::name(type)) return problem.type = type, true;
+        }
+        char end = 0;
+        if (word == "none") return problem.window_left = problem.window_right = -1, true;
+        if (word == "causal") return problem.window_left = -1, problem.window_right = 0, true;
+        if (std::sscanf(word.c_str(), "window:%d,%d%c", &problem.window_left, &problem.window_right, &end) == 2)
+            return true;
+        const std::size_t equals = word.find('=');
+        const auto size = sizes.find(word.substr(0, equals));
+        return equals != word.npos && size != sizes.end() &&
+               std::sscanf(word.c_str() + equals, "=%d%c", size->second, &end) == 1;
+    };
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+        if (!understood(word)) {
+            throw attention::InvalidProblem("\"" + word + "\" in the problem \"" + text +
+                                            "\" is not understood; write it like \"B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 "
+                                            "d=128 bf16 causal\" (fp32, fp16; none, window:L,R).");
+        }
+    }
+    problem.scale = attention::default_scale(std::max(problem.d, 1));
+    attention::validate(problem);
+    return problem;
+}
+
+}  // namespace profile

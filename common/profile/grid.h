@@ -1,0 +1,24 @@
+// The problems that speed is judged on, by name, and problems in the words in which results name them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/ladder/registry.h"
+
+namespace profile {
+
+struct Grid {
+    std::string name, about;
+    std::vector<attention::Problem> problems;
+    std::vector<ladder::Pass> passes;  // measured unless others are asked for
+};
+
+/// compare, standard, decode, counts.
+const std::vector<Grid>& grids();
+
+/// The inverse of attention::describe for problems without scale, dropout and packed sequences, e.g. "B=16 Hq=16 Hkv=16
+/// Nq=1024 Nk=1024 d=128 bf16 causal". Throws attention::InvalidProblem, naming the word that was not understood.
+attention::Problem parse_problem(const std::string& text);
+
+}  // namespace profile
