@@ -9,7 +9,8 @@ of the ladder or of bench, relative to the repository's root. A figure that the 
 of bench the table has a column for each problem; with `show=ceilings` the ceilings of that run; of a file of compare.sh with
 `show=peers` a column for each peer, with `show=libraries` what libraries reach of the ceilings. A file of variants
 (rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought; a file of
-splits (rows with `splits`), one of what their partial results cost.
+splits (rows with `splits`) one of what their partial results cost, a file of stage_02_traffic (`points`) one of what each key
+tile requests.
 """
 import json
 import os
@@ -74,6 +75,13 @@ def rate(measured):
     """A ceiling or what a library reaches, in a second."""
     tera = measured["per_second"] / 1e12
     return (f"{tera:.3g}" if tera < 100 else f"{tera:.0f}") + " T" + measured["unit"].split("/")[0]
+
+
+def key_tiles(results):
+    lines = ["| Bc | M | elements requested |", "|---|---|---|"]
+    lines += [f"| {point['Bc']} | {point['M']} | {point['elements']} |" for point in results["points"]]
+    lines += ["", f"emulated; {results['problem']}; `{results['command']}`, commit {results['commit']}; counted."]
+    return "\n".join(lines) + "\n"
 
 
 def ceilings(results):
@@ -157,6 +165,8 @@ def against_peers(results, rows):
 
 
 def table(results, options):
+    if "points" in results:
+        return key_tiles(results)
     if options.get("show") in ("ceilings", "libraries"):
         return {"ceilings": ceilings, "libraries": libraries}[options["show"]](results)
     if "splits" in results["rows"][0]:
