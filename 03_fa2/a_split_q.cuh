@@ -16,12 +16,13 @@
 //   For each key tile that some query of the tile sees:
 //     2. K, V to shared memory; everybody waits
 //     3. S = Q K^T, this warp's queries
-//     4. mask; m' = max(m, rowmax S), alpha = 2^(m - m'), W = 2^(S - m'), l = alpha l + rowsum W; dropout of W
+//     4. modifiers; mask; m' = max(m, rowmax S), alpha = 2^(m - m'), W = 2^(S - m'), l = alpha l + rowsum W; dropout of W
 //     5. U = alpha U + W V
 //   6. O = U / l, L = m + log l
 #pragma once
 
 #include "common/attention/kernel_problem.h"
+#include "common/attention/score.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
 
@@ -55,8 +56,8 @@ __device__ inline void copy_rows(SharedTile<T, rows, d + 8>& tile, const Matrix<
     }
 }
 
-/// d: the problem's head dimension, or more: then the columns beyond it are zeros.
-template <class T, int d>
+/// d: the problem's head dimension, or more: then the columns beyond it are zeros. modified: softcap or ALiBi (score.h).
+template <class T, int d, bool modified>
 __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K,
                                                    Tensor<const T> V, Tensor<T> O, Tensor<float> L) {
     constexpr int Bc = a::Bc(d), n_tiles = Bc / 8;
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor
     if (i0 >= sequence.Nq) return;
     const Mask mask = problem.mask(sequence);
     const Range kv_tiles = mask.key_tiles(i0, Br, Bc);
-    const float scale_log2 = problem.scale * log2_e;
+    const ScoreModifier<modified> modifier(problem, sequence, h);
 
     const auto Q_gmem = sequence.queries(Q, h);
     const auto K_gmem = sequence.keys(K, problem.kv_head(h));
@@ -119,8 +120,8 @@ __global__ void __launch_bounds__(threads) forward(KernelProblem problem, Tensor
             for (int n = 0; n < n_tiles; ++n) {
                 for (int c = 0; c < 2; ++c) {
                     float& s = S[n][2 * half + c];
-                    const bool hidden = mixed && !keys.contains(j0 + 8 * n + 2 * t + c);
-                    s = hidden ? -infinity : mul_rn(s, scale_log2);
+                    const int j = j0 + 8 * n + 2 * t + c;
+                    s = mixed && !keys.contains(j) ? -infinity : modifier.score(s, i, j);
                     m_new = fmaxf(m_new, s);
                 }
             }

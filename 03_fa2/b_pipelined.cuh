@@ -32,6 +32,7 @@
 #pragma once
 
 #include "common/attention/kernel_problem.h"
+#include "common/attention/score.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
 
@@ -44,7 +45,7 @@ constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
 
 constexpr int Br(int d, bool general) { return d <= 128 && !general ? 128 : 64; }
-constexpr int Bc(int d, bool general) { return d <= 192 || !general ? 64 : 32; }
+constexpr int Bc(int d, bool general) { return d <= 128 || !general ? 64 : 32; }
 
 template <class T, int d, bool general>
 struct Shared {
@@ -74,8 +75,8 @@ __device__ inline void copy_rows(SmemTile& tile, const Matrix<const T>& source, 
     }
 }
 
-/// d: the problem's head dimension, or more: then the columns beyond it are zeros. general: has dropout, or a scale that is not
-/// positive; c (s - m) needs c > 0.
+/// d: the problem's head dimension, or more: then the columns beyond it are zeros. general: has dropout, softcap or ALiBi, or a
+/// scale that is not positive; c (s - m) needs c > 0. Then a score is finished before its maximum is taken, in base 2, and c = 1.
 template <class T, int d, bool general>
 __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K,
                                                       Tensor<const T> V, Tensor<T> O, Tensor<float> L) {
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
     if (i0 >= sequence.Nq) return;
     const Mask mask = problem.mask(sequence);
     const Range kv_tiles = mask.key_tiles(i0, Br, Bc), full_tiles = mask.full_key_tiles(i0, Br, Bc);
-    const float c = general ? log2_e : problem.scale * log2_e;
+    const float c = general ? 1 : problem.scale * log2_e;
+    const ScoreModifier<general> modifier(problem, sequence, h);
 
     const auto Q_gmem = sequence.queries(Q, h);
     const auto K_gmem = sequence.keys(K, problem.kv_head(h));
@@ -142,14 +144,15 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
         for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const Vector<int, 2> keys = smem.keys.load2(warp_row + 16 * m_tile + g + 8 * half, 0);
+                const int row = warp_row + 16 * m_tile + g + 8 * half;
+                const Vector<int, 2> keys = smem.keys.load2(row, 0);
                 float m_new = m[m_tile][half];
                 for (int n = 0; n < n_tiles; ++n) {
                     for (int e = 0; e < 2; ++e) {
                         float& s = S[m_tile][n][2 * half + e];
-                        if constexpr (general) s *= problem.scale;
+                        const int j = j0 + 8 * n + 2 * t + e;
+                        if constexpr (general) s = modifier.score(s, i0 + row, j);
                         if constexpr (kind == Tile::mixed) {
-                            const int j = j0 + 8 * n + 2 * t + e;
                             if (j < keys[0] || j >= keys[1]) s = -infinity;
                         }
                         m_new = fmaxf(m_new, s);

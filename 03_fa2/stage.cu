@@ -27,13 +27,16 @@ std::int64_t forward_ctas(const Problem& problem, int Br) {
 void launch_a(const Problem& problem, Operands& operands) {
     with_padded_d(problem, [&]<class T, int d>() {
         gpu::launch({"stage03::a::forward", forward_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
-                    a::forward<T, d>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
-                    operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
+                    problem.modifies_scores() ? a::forward<T, d, true> : a::forward<T, d, false>,
+                    ladder::kernel_problem(problem, operands), operands.Q.as<const T>(), operands.K.as<const T>(),
+                    operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
     });
 }
 
 /// Whether 03b and 03c run their instances for everything beyond a mask.
-bool general(const Problem& problem) { return problem.dropout > 0 || !(problem.scale > 0); }
+bool general(const Problem& problem) {
+    return problem.dropout > 0 || problem.modifies_scores() || !(problem.scale > 0);
+}
 
 template <class T, int d, bool general>
 void launch_b(const Problem& problem, Operands& operands) {
@@ -130,6 +133,7 @@ void register_stage(ladder::Registry& registry) {
                   .name = "split_q",
                   .pass = ladder::Pass::forward,
                   .whole_tiles = true,
+                  .modifiers = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::a::",
                   .refuses = refuses,
@@ -143,6 +147,7 @@ void register_stage(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .fast = true,
                   .whole_tiles = true,
+                  .modifiers = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::b::",
                   .refuses = refuses,
@@ -156,6 +161,7 @@ void register_stage(ladder::Registry& registry) {
                   .pass = ladder::Pass::forward,
                   .fast = true,
                   .whole_tiles = true,
+                  .modifiers = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::c::",
                   .refuses = refuses,

@@ -26,8 +26,8 @@ std::vector<ladder::Rung> rungs() {
 }
 
 TEST(Stage03, HasItsRungs) {
-    EXPECT_EQ(verify::rung_names(register_stage),
-              (std::vector<std::string>{"a forward", "b forward", "c forward", "a backward", "b backward", "d decode"}));
+    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward", "c forward",
+                                                                            "a backward", "b backward", "d decode"}));
 }
 
 // What a forward computes on the way stays on chip. Backward's L and D, and a's sums of dQ, take whole tiles of 128 queries.
@@ -126,6 +126,26 @@ TEST(Stage03, TheLargestWeightsAreEqualAtAnyScore) {
                     EXPECT_EQ(outputs.O.row(0, 0, 0)[0], 1.0f) << rung.title() << ", score " << score;
                     EXPECT_NEAR(*outputs.L.row(0, 0, 0), score + std::log(2.0), 1e-6 + std::abs(score) * 0x1p-20);
                 }
+            }
+        }
+    }
+}
+
+// 03c leaves out work, not one rounding: the bits of 03b, whatever the scores, masks and widths.
+TEST(Stage03, LeanHasTheBitsOfPipelined) {
+    const ladder::Rung b = verify::find_rung(register_stage, "b", ladder::Pass::forward),
+                       c = verify::find_rung(register_stage, "c", ladder::Pass::forward);
+    for (int d : {40, 64, 128}) {
+        for (attention::InputLaw law :
+             {attention::InputLaw::normal, attention::InputLaw::outliers, attention::InputLaw::rising}) {
+            Problem problem = verify::small_problem(150, 500, d, DataType::bf16);
+            problem.window_left = 170;
+            problem.window_right = 20;
+            for (float dropout : {0.0f, 0.3f}) {
+                problem.dropout = dropout;
+                verify::Probe probe(problem);
+                probe.inputs = attention::make_inputs(problem, law, 7);
+                EXPECT_TRUE(probe.run(b) == probe.run(c)) << attention::describe(problem);
             }
         }
     }
