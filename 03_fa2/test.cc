@@ -19,10 +19,13 @@ using attention::Problem;
 
 RUNG_TESTS(Stage03Rungs, register_stage);
 
+/// All but the decoding rung, which has its own tests.
 std::vector<ladder::Rung> rungs() {
     ladder::Registry registry;
     register_stage(registry);
-    return registry.rungs();
+    std::vector<ladder::Rung> result = registry.rungs();
+    std::erase_if(result, [](const ladder::Rung& rung) { return rung.pass == ladder::Pass::decode; });
+    return result;
 }
 
 TEST(Stage03, HasItsRungs) {
