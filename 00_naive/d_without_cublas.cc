@@ -10,6 +10,7 @@ void register_cublas(ladder::Registry& registry) {
          .name = "cublas",
          .pass = ladder::Pass::forward,
          .stores = ladder::Stores::scores,
+         .fast = true,
          .kernel_pattern = "stage00::d::",
          .refuses = [](const attention::Problem&) { return "needs cuBLAS, which only the CUDA build has"; },
          .workspaces = [](const attention::Problem&) { return std::vector<ladder::Workspace>{}; },

@@ -29,7 +29,8 @@ int main(int argc, char** argv) {
                 bytes += traffic.requested_read + traffic.requested_written;
             points.push_back({{"Bc", Bc}, {"M", 4 * Bc * problem.d}, {"elements", bytes / sizeof(float)}});
         }
-        const nlohmann::json results = {{"commit", ladder::build_commit()},
+        const nlohmann::json results = {{"command", "stage_02_traffic"},
+                                        {"commit", ladder::build_commit()},
                                         {"problem", attention::describe(problem)},
                                         {"N", problem.Nk},
                                         {"d", problem.d},

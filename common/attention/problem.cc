@@ -6,7 +6,9 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace attention {
 namespace {
@@ -60,11 +62,21 @@ HostTensor tensor(int B, int H, int N, int d, const std::vector<int>& cu, float 
 }
 
 void fill_normal(HostTensor& tensor, const Random& random, DataType type, bool outliers) {
-    for (std::size_t index = 0; index < tensor.values.size(); ++index) {
-        float value = random.normal(2 * index);
-        if (outliers && random.one_in(1000, 2 * index)) value += 10.0f * random.normal(2 * index + 1);
-        tensor.values[index] = round_to(type, value);
-    }
+    const auto fill = [&](std::size_t first, std::size_t end) {
+        for (std::size_t index = first; index < end; ++index) {
+            float value = random.normal(2 * index);
+            if (outliers && random.one_in(1000, 2 * index)) value += 10.0f * random.normal(2 * index + 1);
+            tensor.values[index] = round_to(type, value);
+        }
+    };
+    // A value depends on its index alone, so the cores share a large tensor.
+    constexpr std::size_t large = 1 << 22;
+    const std::size_t count = tensor.values.size();
+    const std::size_t parts = count < large ? 1 : std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::thread> threads;
+    for (std::size_t n = 1; n < parts; ++n) threads.emplace_back(fill, count * n / parts, count * (n + 1) / parts);
+    fill(0, count / parts);
+    for (std::thread& thread : threads) thread.join();
 }
 
 // Every key of a head is the head's first key.

@@ -193,8 +193,9 @@ struct alignas(16) SharedTile {
     /// column + more_columns carries no bit.
     GPU_DEVICE std::uint32_t address_beyond(int offset, int more_rows, int more_columns GPU_SITE) {
         const int in_line = swizzle == Swizzle::none ? 0 : more_columns % int(128 / sizeof(T));
-        return address(0, 0 GPU_PASS_SITE) +
-               ((offset ^ in_line) + more_rows * columns + more_columns - in_line) * sizeof(T);
+        const int element = (offset ^ in_line) + more_rows * columns + more_columns - in_line;
+        EMULATED(emulator::check_element(element / columns, element % columns, 1, rows, columns, site));
+        return address(0, 0 GPU_PASS_SITE) + element * sizeof(T);
     }
 
     GPU_DEVICE decltype(auto) operator()(int row, int column GPU_SITE) {

@@ -43,7 +43,7 @@ GPU_DEVICE float shfl_sync_idx(float value, int source GPU_SITE) {
 /// vote.sync.ballot.b32: bit i is the predicate of lane i. All 32 lanes take part.
 GPU_DEVICE std::uint32_t vote_sync_ballot(bool predicate GPU_SITE) {
 #if GPU_EMULATOR
-    return emulator::ballot(predicate, site);
+    return emulator::vote(emulator::Vote::ballot, predicate, site);
 #else
     return __ballot_sync(all_lanes, predicate);
 #endif
@@ -52,7 +52,7 @@ GPU_DEVICE std::uint32_t vote_sync_ballot(bool predicate GPU_SITE) {
 /// vote.sync.any.pred: true in every lane if the predicate holds in one. All 32 lanes take part.
 GPU_DEVICE bool vote_sync_any(bool predicate GPU_SITE) {
 #if GPU_EMULATOR
-    return emulator::ballot(predicate, site) != 0;
+    return emulator::vote(emulator::Vote::any, predicate, site) != 0;
 #else
     return __any_sync(all_lanes, predicate);
 #endif
@@ -61,7 +61,7 @@ GPU_DEVICE bool vote_sync_any(bool predicate GPU_SITE) {
 /// vote.sync.all.pred: true in every lane if the predicate holds in all. All 32 lanes take part.
 GPU_DEVICE bool vote_sync_all(bool predicate GPU_SITE) {
 #if GPU_EMULATOR
-    return emulator::ballot(predicate, site) == all_lanes;
+    return emulator::vote(emulator::Vote::all, predicate, site) == all_lanes;
 #else
     return __all_sync(all_lanes, predicate);
 #endif

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -120,6 +121,37 @@ void set_mask(Problem& problem, const std::string& given) {
     refuse("--mask", given,
            "give none, causal, or window:L,R with the keys that a query sees to its left and right (-1: all), as in "
            "window:128,0.");
+}
+
+// An option that would have no effect is refused: whoever gave it expects one.
+void refuse_ignored(const CLI::App& app, const Arguments& arguments) {
+    const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
+    const auto allow_only = [&](const std::set<std::string>& options, const std::string& why) {
+        for (const CLI::Option* option : app.get_options()) {
+            if (option->count() > 0 && !options.contains(option->get_name()))
+                throw BadArgument(option->get_name() + ": " + why);
+        }
+    };
+    if (arguments.list) allow_only({"--list", "--markdown"}, "--list prints all rungs and takes --markdown alone.");
+    if (arguments.markdown && !arguments.list) throw BadArgument("--markdown: it belongs to --list; give both.");
+    if (arguments.explain) {
+        allow_only({"--explain", "--block", "--shape", "--seqlens", "--tensors", "--dtype", "--mask", "--scale",
+                    "--input", "--seed"},
+                   "--explain prints the steps of a problem without dropout, softcap and ALiBi and runs no rung; leave "
+                   "it out.");
+    } else if (given("--block")) {
+        throw BadArgument("--block: it belongs to --explain; give both.");
+    }
+    if (arguments.examples) {
+        allow_only({"--explain"},
+                   "--explain alone prints two worked examples as they are; add a problem by --shape, "
+                   "--seqlens or --tensors.");
+    }
+    if (given("--tensors") && given("--seed") && arguments.problem.dropout == 0 && arguments.schedule.empty()) {
+        throw BadArgument(
+            "--seed: the files of --tensors hold the inputs, and without --dropout and --schedule nothing "
+            "else depends on it; leave it out.");
+    }
 }
 
 Problem default_problem(bool emulated) {
@@ -245,9 +277,8 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     if (folder && (shape || lengths || law)) {
         refuse("--tensors", *folder, "the files say what --shape, --seqlens and --input would; leave those out.");
     }
-    if (arguments.explain && (problem.dropout > 0 || problem.modifies_scores()))
-        throw BadArgument("--explain shows the steps without dropout, softcap and ALiBi; leave those out.");
     arguments.examples = arguments.explain && !shape && !lengths && !folder;
+    refuse_ignored(app, arguments);
     for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes));
     if (arguments.passes == std::vector{Pass::decode} && !shape && !lengths && !folder) {
         problem.Nq = 1;

@@ -156,7 +156,9 @@ Row run_rung(const Rung& rung, const verify::Case& the_case, const Arguments& ar
 void print_explanation(const Arguments& arguments, std::ostream& out) {
     const attention::Problem& problem = arguments.problem;
     if (arguments.examples) return explain_examples(out);
-    if (double(problem.B) * problem.Hq * problem.Nq * problem.Nk * problem.d > 1 << 16) {
+    // A head without rows is a step all the same.
+    const double heads = double(problem.B) * problem.Hq, rows = std::max(problem.Nq, 1), keys = std::max(problem.Nk, 1);
+    if (heads * rows * keys * problem.d > 1 << 16) {
         throw BadArgument("--explain prints every step of every query, and " + attention::describe(problem) +
                           " has too many; B Hq Nq Nk d up to 65536 is printed, as of --shape 1,1,1,4,8,4.");
     }
@@ -178,6 +180,19 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
         }
     }
     if (device) refuse_early(rungs, arguments, *device);
+    const auto why_skipped = [&](const Rung& rung) -> std::optional<std::string> {
+        const std::optional<std::string> reason = device ? why_not(rung, arguments.problem, *device) : no_device;
+        if (!reason && rung.pass == Pass::backward && arguments.tensors && !arguments.tensors->has_dO)
+            return "needs dO.npy, which " + arguments.tensors->folder + " does not hold";
+        return reason;
+    };
+    try {
+        for (const Rung* rung : rungs) {
+            if (arguments.tensors && !why_skipped(*rung)) check_outputs(arguments.tensors->folder, *rung);
+        }
+    } catch (const std::runtime_error& error) {
+        throw BadArgument(std::string("--tensors ") + error.what());
+    }
     std::optional<OutputFile> json;
     try {
         if (!arguments.json.empty()) json.emplace(arguments.json);
@@ -204,10 +219,7 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
     std::optional<verify::Case> the_case;
     for (std::size_t n = 0; n < rungs.size(); ++n) {
         const Rung& rung = *rungs[n];
-        std::optional<std::string> reason = device ? why_not(rung, arguments.problem, *device) : no_device;
-        if (!reason && rung.pass == Pass::backward && arguments.tensors && !arguments.tensors->has_dO)
-            reason = "needs dO.npy, which " + arguments.tensors->folder + " does not hold";
-        if (reason) {
+        if (const std::optional<std::string> reason = why_skipped(rung)) {
             report.rows.push_back(row_of(rung));
             report.rows.back().reason = *reason;
             continue;

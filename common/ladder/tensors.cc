@@ -66,6 +66,15 @@ void fill(HostTensor& tensor, const std::string& path, const NpyArray& array, at
     });
 }
 
+std::filesystem::path output_folder(const std::string& folder, const Rung& rung) {
+    return std::filesystem::path(folder) / (rung.stage + rung.letter + "_" + name(rung.pass));
+}
+
+std::vector<std::string> output_names(const Rung& rung) {
+    if (rung.pass == Pass::backward) return {"dQ", "dK", "dV"};
+    return {"O", "L"};
+}
+
 }  // namespace
 
 Tensors read_tensors(const std::string& folder, Problem& problem) {
@@ -114,13 +123,21 @@ Tensors read_tensors(const std::string& folder, Problem& problem) {
     return tensors;
 }
 
+void check_outputs(const std::string& folder, const Rung& rung) {
+    const std::filesystem::path place = output_folder(folder, rung);
+    if (!std::filesystem::exists(place)) {
+        OutputFile(place.string());  // it can be made
+    } else if (!std::filesystem::is_directory(place)) {
+        throw std::runtime_error(place.string() + ": a file lies where the folder of results is to be; move it away.");
+    } else {
+        for (const std::string& name : output_names(rung)) OutputFile((place / (name + ".npy")).string());
+    }
+}
+
 void write_outputs(const std::string& folder, const Rung& rung, const verify::Run& run) {
-    const std::filesystem::path place =
-        std::filesystem::path(folder) / (rung.stage + rung.letter + "_" + name(rung.pass));
+    const std::filesystem::path place = output_folder(folder, rung);
     std::filesystem::create_directories(place);
-    const std::vector<std::string> names =
-        rung.pass == Pass::backward ? std::vector<std::string>{"dQ", "dK", "dV"} : std::vector<std::string>{"O", "L"};
-    for (const std::string& name : names) {
+    for (const std::string& name : output_names(rung)) {
         const HostTensor tensor = run.output(name);
         std::vector<std::int64_t> shape = {tensor.B, tensor.H, tensor.N};
         if (!tensor.cu.empty()) shape = {tensor.cu.back(), tensor.H};

@@ -21,6 +21,9 @@ struct Tensors {
 /// naming the file, and attention::InvalidProblem.
 Tensors read_tensors(const std::string& folder, attention::Problem& problem);
 
+/// Throws std::runtime_error, naming the path and what lies there, if write_outputs could not write this rung's.
+void check_outputs(const std::string& folder, const Rung& rung);
+
 /// Writes the outputs of a run that was verified or found wrong: O.npy and L.npy, or dQ.npy, dK.npy and dV.npy, into
 /// FOLDER/01c_forward and the like, each file whole or not at all. Throws std::runtime_error.
 void write_outputs(const std::string& folder, const Rung& rung, const verify::Run& run);

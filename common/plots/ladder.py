@@ -6,11 +6,10 @@
 Exit: 0 drawn, 2 bad input (said in one sentence).
 """
 
-import json
-import os
-import pathlib
 import sys
-import tempfile
+
+import picture
+from picture import BadInput, read_json
 
 GREY = "#8a8a8a"
 REQUESTED = "#9db8d9"
@@ -20,17 +19,8 @@ WRONG = "#b3261e"
 LABEL = {"textcoords": "offset points", "va": "center", "fontsize": 8}
 
 
-class BadInput(Exception):
-    """What is wrong with the results file, as a sentence."""
-
-
 def read_results(path):
-    try:
-        results = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise BadInput(f"{path} is not JSON: {error}.") from error
+    results = read_json(path)
     if not isinstance(results, dict) or not isinstance(results.get("rows"), list):
         raise BadInput(f"{path} is not a results file of the ladder: it has no list called rows.")
     if not results["rows"]:
@@ -145,35 +135,11 @@ def draw(results, path):
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(axis="y", length=0)
 
-    # Written beside its place and moved there, so that a picture is whole or not there.
-    target = pathlib.Path(path)
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=target.suffix or ".png", delete=False) as temporary:
-        pass
-    try:
-        figure.savefig(temporary.name, dpi=150)
-        os.chmod(temporary.name, 0o644)
-        os.replace(temporary.name, target)
-    except BaseException:
-        os.unlink(temporary.name)
-        raise
+    picture.save(figure, path)
 
 
 def main(arguments):
-    if len(arguments) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        draw(read_results(arguments[0]), arguments[1])
-    except BadInput as error:
-        print(error, file=sys.stderr)
-        return 2
-    except ImportError:
-        print("The picture needs matplotlib (Debian, Ubuntu: apt-get install python3-matplotlib).", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"{arguments[1]} cannot be written: {error.strerror}.", file=sys.stderr)
-        return 2
-    return 0
+    return picture.main(arguments, __doc__, read_results, draw)
 
 
 if __name__ == "__main__":

@@ -6,26 +6,18 @@
 The results file is what stage_02_traffic writes. Exit: 0 drawn, 2 bad input (said in one sentence).
 """
 
-import json
-import pathlib
 import sys
+
+import picture
+from picture import BadInput, read_json
 
 COUNTED = "#1f4e8c"
 THEORY = "#8a8a8a"
 STORED = "#b3261e"
 
 
-class BadInput(Exception):
-    """What is wrong with the results file, as a sentence."""
-
-
 def read_results(path):
-    try:
-        results = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise BadInput(f"{path} is not JSON: {error}.") from error
+    results = read_json(path)
     try:
         if not results["points"]:
             raise BadInput(f"{path} has no points.")
@@ -61,25 +53,11 @@ def draw(results, path):
     panel.set_title(results.get("problem", ""), fontsize=10)
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    picture.save(figure, path)
 
 
 def main(arguments):
-    if len(arguments) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        draw(read_results(arguments[0]), arguments[1])
-    except BadInput as error:
-        print(error, file=sys.stderr)
-        return 2
-    except ImportError:
-        print("The picture needs matplotlib (Debian, Ubuntu: apt-get install python3-matplotlib).", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"{arguments[1]} cannot be written: {error.strerror}.", file=sys.stderr)
-        return 2
-    return 0
+    return picture.main(arguments, __doc__, read_results, draw)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,19 +31,19 @@ constexpr int least_repetitions = 9;  // below, the bound of the median is the s
 
 struct Options {
     std::string command;
-    std::vector<Problem> problems;
-    std::vector<Pass> passes;
+    std::vector<Grid> grids;
     std::regex filter;
     L2 l2 = L2::warm;
     attention::InputLaw law = attention::InputLaw::normal;
     int repetitions = least_repetitions;
+    std::optional<double> longest;  // milliseconds of a launch
     std::string json;
-    bool list = false, list_problems = false, in_step = false;
+    bool list = false, in_step = false;
 };
 
 /// One rung on one problem.
 struct Entry {
-    const ladder::Rung* rung;
+    const ladder::Rung* rung = nullptr;
     std::string name;  // "02b split_kv/forward/B=16 ..."
     ladder::Row row;
     std::optional<gpu::Counters> counters;
@@ -50,11 +51,20 @@ struct Entry {
     int launches = 1;  // of a sample
     std::vector<double> milliseconds;
 
-    void fail(const std::string& reason) {
-        row.status = ladder::Status::wrong;
+    void end(ladder::Status status, const std::string& reason) {
+        row.status = status;
         row.reason = reason;
     }
+    void fail(const gpu::Error& error) {
+        end(ladder::Status::wrong, std::string("Verified once, then failed while it was timed: ") + error.what());
+    }
 };
+
+std::string cell(const char* format, double value) {
+    char text[64];
+    std::snprintf(text, sizeof(text), format, value);
+    return text;
+}
 
 std::string name_of(const ladder::Rung& rung, const Problem& problem) {
     return rung.title() + '/' + ladder::name(rung.pass) + '/' + attention::describe(problem);
@@ -75,8 +85,8 @@ Value by_name(const std::string& option, const std::string& given, const std::ve
 
 std::optional<Options> parse(int argc, const char* const* argv, bool emulated, std::ostream& out) {
     Options options;
-    std::string grid_name = emulated ? "counts" : "compare", filter = ".", l2 = "warm", law = "normal";
-    std::vector<std::string> problems, passes;
+    std::vector<std::string> grid_names = {emulated ? "counts" : "compare"}, problems, passes;
+    std::string filter = ".", l2 = "warm", law = "normal";
     CLI::App app(
         "Verifies every rung on each problem of a grid, then times it: samples by device events, round after round "
         "over "
@@ -86,17 +96,18 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
     for (const Grid& grid : grids()) about += "\n  " + grid.name + ": " + grid.about;
     app.footer("Grids:" + about +
                "\nExit status: 0 all right, 1 a rung was wrong or failed, 2 bad arguments, 3 nothing was verified.");
-    app.add_option("--grid", grid_name, "The problems, by the name of a grid; " + grid_name + " unless given");
+    app.add_option("--grid", grid_names, "The problems, by the names of grids; " + grid_names[0] + " unless given")
+        ->delimiter(',');
     app.add_option("--problem", problems,
                    "A problem instead, as in \"B=1 Hq=16 Hkv=16 Nq=4096 Nk=4096 d=128 bf16 causal\"; may be repeated");
     app.add_option("--filter", filter, "Only what this regular expression finds in, as in 02b or backward.*causal");
     app.add_option("--pass", passes, "Only these of forward,backward,decode")->delimiter(',');
+    app.add_option("--longest", options.longest, "Leave out what takes longer than so many milliseconds a launch");
     app.add_option("--l2", l2, "warm: launches follow each other; cold: L2 is flushed before each");
-    app.add_option("--input", law, "normal or outliers: figures are taken on random values alone");
+    app.add_option("--input", law, "normal or outliers: a GPU runs faster on constant values than on data");
     app.add_option("--repetitions", options.repetitions, "Samples of each rung, 9 or more");
     app.add_option("--json", options.json, "Write the results to this file too");
     app.add_flag("--list", options.list, "Print the names of all measurements, and stop");
-    app.add_flag("--list-problems", options.list_problems, "Print the problems, and stop");
     app.add_flag("--in-step", options.in_step,
                  "Print \"ready\" and wait for a line of input before each round (common/scripts/compare.sh)");
     try {
@@ -107,22 +118,25 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
     } catch (const CLI::ParseError& error) {
         throw BadArgument(std::string(error.what()) + " (--help lists the options.)");
     }
-    const Grid grid = by_name("--grid", grid_name, grids(), [](const Grid& grid) { return grid.name; });
-    options.problems = grid.problems;
-    options.passes = grid.passes;
-    if (!problems.empty()) {
-        options.problems.clear();
-        options.passes = {Pass::forward, Pass::backward, Pass::decode};
+    const std::vector<Pass> all = {Pass::forward, Pass::backward, Pass::decode};
+    if (problems.empty()) {
+        for (const std::string& name : grid_names) {
+            options.grids.push_back(by_name("--grid", name, grids(), [](const Grid& grid) { return grid.name; }));
+        }
+    } else {
         try {
-            for (const std::string& text : problems) options.problems.push_back(parse_problem(text));
+            options.grids.push_back({"", "", {}, all});
+            for (const std::string& text : problems) options.grids[0].problems.push_back(parse_problem(text));
         } catch (const attention::InvalidProblem& error) {
             throw BadArgument(std::string("--problem: ") + error.what());
         }
     }
-    if (!passes.empty()) options.passes.clear();
+    std::vector<Pass> chosen;
     for (const std::string& pass : passes) {
-        const std::vector<Pass> all = {Pass::forward, Pass::backward, Pass::decode};
-        options.passes.push_back(by_name("--pass", pass, all, [](Pass value) { return ladder::name(value); }));
+        chosen.push_back(by_name("--pass", pass, all, [](Pass value) { return ladder::name(value); }));
+    }
+    for (Grid& grid : options.grids) {
+        if (!chosen.empty()) grid.passes = chosen;
     }
     try {
         options.filter = std::regex(filter);
@@ -130,14 +144,8 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
         throw BadArgument("--filter " + filter + ": this is not a regular expression.");
     }
     options.l2 = by_name("--l2", l2, std::vector{L2::warm, L2::cold}, [](L2 value) { return name(value); });
-    using attention::InputLaw;
-    const std::vector<InputLaw> laws = {InputLaw::normal, InputLaw::outliers, InputLaw::equal, InputLaw::rising};
-    options.law = by_name("--input", law, laws, [](InputLaw value) { return ladder::name(value); });
-    if (options.law != InputLaw::normal && options.law != InputLaw::outliers) {
-        throw BadArgument("--input " + law +
-                          ": a GPU runs faster on values without randomness than on data; figures are "
-                          "taken on normal or outliers.");
-    }
+    options.law = by_name("--input", law, std::vector{attention::InputLaw::normal, attention::InputLaw::outliers},
+                          [](attention::InputLaw value) { return ladder::name(value); });
     if (options.repetitions < least_repetitions) {
         throw BadArgument("--repetitions " + std::to_string(options.repetitions) + ": give at least " +
                           std::to_string(least_repetitions) + ", fewer bound no median.");
@@ -157,25 +165,16 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
 /// Verifies the rung; afterwards it can be launched, or its row says why not.
 void verify_rung(Entry& entry, const verify::Case& the_case, const gpu::Device& device) {
     const Problem& problem = the_case.problem();
-    if (auto reason = entry.rung->refuses ? entry.rung->refuses(problem) : std::nullopt) {
-        entry.row.reason = *reason;
-        return;
-    }
-    if (auto reason = verify::too_large(*entry.rung, problem, device)) {
-        entry.row.reason = *reason;
-        return;
-    }
+    std::optional<std::string> reason = entry.rung->refuses ? entry.rung->refuses(problem) : std::nullopt;
+    if (!reason) reason = verify::too_large(*entry.rung, problem, device);
+    if (reason) return entry.end(ladder::Status::skipped, *reason);
     entry.run = std::make_unique<verify::Run>(*entry.rung, the_case);
     const verify::Result result = entry.run->verify();
     entry.row.checks = result.checks;
     entry.counters = result.counters;
-    if (result.refused) {
-        entry.row.reason = *result.refused;
-    } else if (!result.verified()) {
-        entry.fail(result.reason());
-    } else {
-        entry.row.status = ladder::Status::verified;
-    }
+    if (result.refused) entry.end(ladder::Status::skipped, *result.refused);
+    else if (!result.verified()) entry.end(ladder::Status::wrong, result.reason());
+    else entry.row.status = ladder::Status::verified;
     if (result.counters) entry.row.bytes = result.counters->tensors;
     else if (entry.rung->traffic) entry.row.bytes = entry.rung->traffic(problem);
     if (result.counters) entry.row.exponentials = double(result.counters->exponentials);
@@ -183,22 +182,10 @@ void verify_rung(Entry& entry, const verify::Case& the_case, const gpu::Device& 
     if (entry.row.bytes && entry.row.bytes->empty()) entry.row.bytes.reset();
 }
 
-/// Takes the samples out of Google Benchmark and prints nothing.
-class Collector : public benchmark::BenchmarkReporter {
-  public:
-    explicit Collector(std::vector<Entry>& entries) : entries_(entries) {}
+/// Google Benchmark runs the samples; what they say is kept by the entries and printed at the end.
+struct Silent : benchmark::BenchmarkReporter {
     bool ReportContext(const Context&) override { return true; }
-    void ReportRuns(const std::vector<Run>& runs) override {
-        for (const Run& run : runs) {
-            for (Entry& entry : entries_) {
-                if (entry.name != run.run_name.function_name || entry.row.status != ladder::Status::verified) continue;
-                entry.milliseconds.push_back(run.GetAdjustedRealTime());
-            }
-        }
-    }
-
-  private:
-    std::vector<Entry>& entries_;
+    void ReportRuns(const std::vector<Run>&) override {}
 };
 
 /// Registers one sample of the entry.
@@ -208,16 +195,14 @@ void register_sample(Entry& entry, Stopwatch& stopwatch) {
             while (state.KeepRunningBatch(entry.launches)) {
                 const double seconds = stopwatch.seconds([&] { entry.run->launch(); }, entry.launches);
                 state.SetIterationTime(seconds * entry.launches);
+                entry.milliseconds.push_back(seconds * 1e3);
             }
         } catch (const gpu::Error& error) {
-            entry.fail(std::string("Verified once, then failed while it was timed: ") + error.what());
-            state.SkipWithError(entry.row.reason.c_str());
+            entry.fail(error);
+            state.SkipWithError(error.what());
         }
     };
-    benchmark::RegisterBenchmark(entry.name.c_str(), sample)
-        ->UseManualTime()
-        ->Iterations(entry.launches)
-        ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(entry.name.c_str(), sample)->UseManualTime()->Iterations(entry.launches);
 }
 
 /// All samples of all verified entries, round after round; every other round in reverse, so that a drift of the clock
@@ -227,18 +212,24 @@ void measure(std::vector<Entry>& entries, const Options& options, const std::fun
     std::vector<Entry*> order;
     for (Entry& entry : entries) {
         if (entry.row.status != ladder::Status::verified) continue;
+        const auto launch = [&] { entry.run->launch(); };
         try {
-            entry.launches = stopwatch.warm_up([&] { entry.run->launch(); });
+            if (options.longest && stopwatch.seconds(launch, 1) * 1e3 > *options.longest) {
+                entry.end(ladder::Status::skipped,
+                          "takes longer than the " + cell("%g", *options.longest) + " ms a launch of --longest");
+                continue;
+            }
+            entry.launches = stopwatch.warm_up(launch);
             order.push_back(&entry);
         } catch (const gpu::Error& error) {
-            entry.fail(std::string("Verified once, then failed while it was timed: ") + error.what());
+            entry.fail(error);
         }
     }
-    Collector collector(entries);
+    Silent silent;
     for (int round = 0; round < options.repetitions; ++round) {
         next_round();
         for (Entry* entry : order) register_sample(*entry, stopwatch);
-        if (!order.empty()) benchmark::RunSpecifiedBenchmarks(&collector);
+        if (!order.empty()) benchmark::RunSpecifiedBenchmarks(&silent);
         benchmark::ClearRegisteredBenchmarks();
         std::reverse(order.begin(), order.end());
     }
@@ -256,21 +247,13 @@ void evaluate(Entry& entry, const Problem& problem, const std::vector<Ceiling>& 
     if (mma_sync && problem.type != attention::DataType::fp32)
         row.ceiling_fraction = *row.tflops * 1e12 / mma_sync->per_second;
     const std::optional<Roof> limit = roof(problem, entry.rung->pass, ceilings);
-    // A warm L2 may beat the copy; no product beats the matrix units by more than the ceiling's own noise.
-    if (limit && limit->ceiling != "copy" && limit->seconds * 1e3 > 1.05 * *row.time_ms) {
-        entry.fail("It reads faster than the ceiling \"" + limit->ceiling +
-                   "\" allows: the time or the count is wrong.");
+    if (limit && beats(*row.time_ms * 1e-3, *limit)) {
+        entry.end(ladder::Status::wrong, "It reads faster than the ceiling \"" + limit->ceiling +
+                                             "\" allows: the time or the count is wrong.");
     }
 }
 
 // ---- what is shown ----
-
-std::string cell(const char* format, std::optional<double> value) {
-    if (!value) return "-";
-    char text[64];
-    std::snprintf(text, sizeof(text), format, *value);
-    return text;
-}
 
 json row_json(const Entry& entry, const Problem& problem, const Options& options, const std::vector<Ceiling>& ceilings,
               bool emulated) {
@@ -305,40 +288,33 @@ json row_json(const Entry& entry, const Problem& problem, const Options& options
     return result;
 }
 
-void print(const Problem& problem, const std::vector<json>& rows, bool emulated, std::ostream& out) {
+/// What a row has to say, in one line.
+std::string said(const json& row) {
+    if (row["status"] != "verified") {
+        return (row["status"] == "wrong" ? "WRONG: " : "skipped: ") + row["reason"].get<std::string>();
+    }
+    if (row.contains("counts")) {
+        const json& counts = row["counts"];
+        return "exponentials " + counts["exponentials"].dump() + ", rescales " + counts["rescales"].dump() +
+               ", barriers " + counts["barriers"].dump();
+    }
+    std::string text = cell("%9.4g ms ", row["time_ms"]) + cell("%7.4g TFLOP/s ", row["tflops"]) +
+                       cell("(at least %.4g) ", row["tflops_low"]) +
+                       cell("%6.3g TB/s", row["bytes_per_s"].get<double>() * 1e-12);
+    if (row.contains("roof")) {
+        text += cell(" %6.3g %% of the roof (", row["roof_fraction"].get<double>() * 100.0) +
+                row["roof"]["ceiling"].get<std::string>() + ")";
+    }
+    return text;
+}
+
+void print(const Problem& problem, const std::vector<Entry>& entries, const std::vector<json>& rows,
+           std::ostream& out) {
     out << '\n' << attention::describe(problem) << '\n';
-    const auto number = [](const json& row, const char* key, double factor = 1.0) -> std::optional<double> {
-        if (!row.contains(key) || !row[key].is_number()) return std::nullopt;
-        return row[key].get<double>() * factor;
-    };
-    for (const json& row : rows) {
-        const std::string title =
-            row["stage"].get<std::string>() + row["rung"].get<std::string>() + " " + row["name"].get<std::string>();
-        char line[256];
-        if (row["status"] != "verified") {
-            std::snprintf(line, sizeof(line), "  %-20s %-9s %s", title.c_str(),
-                          row["pass"].get_ref<const std::string&>().c_str(),
-                          row["status"] == "wrong" ? "WRONG" : "skipped");
-            out << line << ": " << row["reason"].get<std::string>() << '\n';
-            continue;
-        }
-        if (emulated) {
-            const json& counts = row["counts"];
-            std::snprintf(
-                line, sizeof(line), "  %-20s %-9s exponentials %-9s rescales %-9s barriers %s", title.c_str(),
-                row["pass"].get_ref<const std::string&>().c_str(), cell("%.0f", number(counts, "exponentials")).c_str(),
-                cell("%.0f", number(counts, "rescales")).c_str(), cell("%.0f", number(counts, "barriers")).c_str());
-        } else {
-            std::snprintf(line, sizeof(line),
-                          "  %-20s %-9s %9s ms %7s TFLOP/s (at least %s) %6s TB/s %6s %% of the roof (%s)",
-                          title.c_str(), row["pass"].get_ref<const std::string&>().c_str(),
-                          cell("%.4g", number(row, "time_ms")).c_str(), cell("%.4g", number(row, "tflops")).c_str(),
-                          cell("%.4g", number(row, "tflops_low")).c_str(),
-                          cell("%.3g", number(row, "bytes_per_s", 1e-12)).c_str(),
-                          cell("%.3g", number(row, "roof_fraction", 100.0)).c_str(),
-                          row.contains("roof") ? row["roof"]["ceiling"].get_ref<const std::string&>().c_str() : "-");
-        }
-        out << line << '\n';
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+        const ladder::Rung& rung = *entries[n].rung;
+        out << "  " << std::left << std::setw(21) << rung.title() << std::setw(10) << ladder::name(rung.pass)
+            << said(rows[n]) << '\n';
     }
     out << std::flush;
 }
@@ -346,19 +322,28 @@ void print(const Problem& problem, const std::vector<json>& rows, bool emulated,
 int run(const ladder::Registry& registry, const Options& options, std::istream& in, std::ostream& out,
         std::ostream& err) {
     const gpu::Device device = gpu::device();
-    const auto selected = [&](const ladder::Rung& rung, const Problem& problem) {
-        return std::find(options.passes.begin(), options.passes.end(), rung.pass) != options.passes.end() &&
-               std::regex_search(name_of(rung, problem), options.filter);
-    };
-    if (options.list || options.list_problems) {
-        for (const Problem& problem : options.problems) {
-            if (options.list_problems) out << attention::describe(problem) << '\n';
+    // What is measured on each problem; problems without a measurement are left out.
+    std::vector<std::pair<const Problem*, std::vector<Entry>>> chosen;
+    for (const Grid& grid : options.grids) {
+        for (const Problem& problem : grid.problems) {
+            std::vector<Entry> entries;
             for (const ladder::Rung& rung : registry.rungs()) {
-                if (options.list && selected(rung, problem)) out << name_of(rung, problem) << '\n';
+                const std::string name = name_of(rung, problem);
+                if (std::find(grid.passes.begin(), grid.passes.end(), rung.pass) == grid.passes.end()) continue;
+                if (!std::regex_search(name, options.filter)) continue;
+                if (options.list) out << name << '\n';
+                Entry& entry = entries.emplace_back();
+                entry.rung = &rung;
+                entry.name = name;
+                entry.row.stage = rung.stage;
+                entry.row.letter = rung.letter;
+                entry.row.name = rung.name;
+                entry.row.pass = rung.pass;
             }
+            if (!entries.empty()) chosen.emplace_back(&problem, std::move(entries));
         }
-        return 0;
     }
+    if (options.list) return 0;
     std::optional<ladder::OutputFile> file;
     if (!options.json.empty()) file.emplace(options.json);
     std::vector<Ceiling> measured;
@@ -376,21 +361,12 @@ int run(const ladder::Registry& registry, const Options& options, std::istream& 
         if (!std::getline(in, line)) throw std::runtime_error("the program to keep step with is gone");
     };
     bool any_wrong = false, any_verified = false;
-    for (const Problem& problem : options.problems) {
-        std::vector<Entry> entries;
-        for (const ladder::Rung& rung : registry.rungs()) {
-            if (!selected(rung, problem)) continue;
-            Entry& entry = entries.emplace_back(Entry{&rung, name_of(rung, problem), {}, {}, {}, 1, {}});
-            entry.row.stage = rung.stage;
-            entry.row.letter = rung.letter;
-            entry.row.name = rung.name;
-            entry.row.pass = rung.pass;
-        }
-        std::optional<verify::Case> the_case;
-        if (!entries.empty()) the_case.emplace(problem, verify::Setup{options.law});
-        if (const auto reason = the_case ? not_random(the_case->inputs()) : std::nullopt)
+    for (auto& [chosen_problem, entries] : chosen) {
+        const Problem& problem = *chosen_problem;
+        const verify::Case the_case(problem, verify::Setup{options.law});
+        if (const auto reason = not_random(the_case.inputs()))
             throw std::runtime_error("the input of " + attention::describe(problem) + " " + *reason + ".");
-        for (Entry& entry : entries) verify_rung(entry, *the_case, device);
+        for (Entry& entry : entries) verify_rung(entry, the_case, device);
         if (!device.emulated) measure(entries, options, next_round);
         std::vector<json> rows;
         for (Entry& entry : entries) {
@@ -400,7 +376,8 @@ int run(const ladder::Registry& registry, const Options& options, std::istream& 
             rows.push_back(row_json(entry, problem, options, measured, device.emulated));
             results["rows"].push_back(rows.back());
         }
-        print(problem, rows, device.emulated, out);
+        print(problem, entries, rows, out);
+        entries.clear();  // and with them the memory of their problem
     }
     if (file) file->commit(results.dump(1) + "\n");
     return any_wrong ? 1 : any_verified ? 0 : 3;

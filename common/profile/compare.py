@@ -4,8 +4,8 @@
     compare.py BENCH [--peers LIST] [--json FILE] [options of bench]
 
 Both programs prepare, then take turns, round after round: one sample of each rung, one of each peer. A ratio is formed within
-each round, so that what the clock does in between cancels. Options of bench: --grid, --problem, --filter, --pass, --l2,
---repetitions. Exit: 0 printed, 1 a program failed or a rung is wrong, 2 bad arguments.
+each round, so that what the clock does in between cancels. Options of bench: --grid, --problem, --filter, --pass, --longest,
+--l2, --repetitions. Peers are measured on the problems and passes of the rungs that these choose. Exit: 0 printed, 1 a program failed or a rung is wrong, 2 bad arguments.
 """
 import argparse
 import pathlib
@@ -94,25 +94,33 @@ def with_roofs(peers, ours):
     return peers
 
 
+def chosen(listing):
+    """The passes and problems, as "forward/B=16 ...", of the measurements that `bench --list` printed."""
+    return list(dict.fromkeys(name.split("/", 1)[1] for name in listing.splitlines()))
+
+
 def main(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("bench")
     parser.add_argument("--peers")
     parser.add_argument("--json")
-    for name in ("--pass", "--l2", "--repetitions"):  # of both programs
+    for name in ("--l2", "--repetitions"):  # of both programs
         parser.add_argument(name)
     options, of_bench = parser.parse_known_args(arguments)
     given = vars(options)
-    of_both = [word for name in ("pass", "l2", "repetitions") if given[name] for word in (f"--{name}", given[name])]
-    listing = subprocess.run([options.bench, "--list-problems", *of_both, *of_bench], stdout=subprocess.PIPE, text=True)
+    of_both = [word for name in ("l2", "repetitions") if given[name] for word in (f"--{name}", given[name])]
+    listing = subprocess.run([options.bench, "--list", *of_both, *of_bench], stdout=subprocess.PIPE, text=True)
     if listing.returncode != 0:
         return listing.returncode
+    if not listing.stdout:
+        print("compare.py: no rung of this build is chosen: nothing to compare. `bench --list` prints what there is.", file=sys.stderr)
+        return 3
     of_peers = ["--peers", options.peers] if options.peers else []
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = (str(pathlib.Path(folder) / name) for name in ("bench.json", "peers.json"))
         try:
             statuses = run_in_step([
-                [sys.executable, str(HERE / "peers.py"), *of_peers, *of_both, "--in-step", "--json", theirs, *listing.stdout.splitlines()],
+                [sys.executable, str(HERE / "peers.py"), *of_peers, *of_both, "--in-step", "--json", theirs, *chosen(listing.stdout)],
                 [options.bench, *of_both, *of_bench, "--in-step", "--json", ours],
             ])  # fmt: skip
             results, peers = files.read(ours), files.read(theirs)
@@ -122,7 +130,7 @@ def main(arguments):
             print(f"compare.py: {error}", file=sys.stderr)
             return 1
     results["peers"] = {key: value for key, value in peers.items() if key != "rows"}
-    results["command"] = "compare.sh " + " ".join(f'"{a}"' if " " in a else a for a in arguments[1:])
+    results["command"] = " ".join(f'"{word}"' if " " in word else word for word in ["compare.sh", *of_peers, *of_both, *of_bench])
     results["rows"] += with_roofs(peers["rows"], results["rows"])
     if options.json:
         files.write(options.json, results)

@@ -14,7 +14,7 @@ struct Grid {
     std::vector<ladder::Pass> passes;  // measured unless others are asked for
 };
 
-/// compare, standard, decode, counts.
+/// compare, standard, stages, decode, counts.
 const std::vector<Grid>& grids();
 
 /// The inverse of attention::describe for problems without scale, dropout and packed sequences, e.g. "B=16 Hq=16 Hkv=16

@@ -1,4 +1,6 @@
 // What NVIDIA states for the GPUs of the ladder: used where a ceiling cannot be measured, and then said to be "table".
+// These are what the units do at the boost clock: bounds that nothing reaches, where a measured ceiling is what a kernel
+// did reach under the power limit. What libraries reach (docs/measuring.md) is a third thing, and lower again.
 #pragma once
 
 #include <string_view>

@@ -136,4 +136,6 @@ std::optional<Roof> roof(const attention::Problem& problem, ladder::Pass pass, c
     return highest;
 }
 
+bool beats(double seconds, const Roof& roof) { return roof.ceiling != "copy" && 1.05 * seconds < roof.seconds; }
+
 }  // namespace profile

@@ -63,4 +63,8 @@ struct Roof {
 /// largest of the three. nullopt for fp32, which has no matrix unit here, or without ceilings.
 std::optional<Roof> roof(const attention::Problem& problem, ladder::Pass pass, const std::vector<Ceiling>& ceilings);
 
+/// Whether a time is impossible under that roof, so that the time or the count must be wrong. 5 % are left to the ceiling's
+/// own noise; a warm L2 may beat the copy.
+bool beats(double seconds, const Roof& roof);
+
 }  // namespace profile

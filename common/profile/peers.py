@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Times PyTorch's attention on the problems and by the protocol of `bench` (docs/measuring.md), into the same results format.
 
-    peers.py [options] PROBLEM ...     "B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 d=128 bf16 causal" (`bench --list-problems`)
+    peers.py [options] PASS/PROBLEM ...     "forward/B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 d=128 bf16 causal" (`bench --list`)
 
 Peers: flash, cudnn, efficient, math (back ends of scaled_dot_product_attention) and flex (FlexAttention, which compiles
-for many seconds a problem). Needs PyTorch with a GPU. Exit: 0 measured, 2 bad input, 3 no PyTorch or no GPU.
+for many seconds a problem). First, what libraries reach on this GPU: cuBLAS and a copy. Needs PyTorch with a GPU. Exit: 0 measured, 2 bad input, 3 no PyTorch or no GPU.
 """
 import argparse
 import contextlib
@@ -154,10 +154,33 @@ def next_round(in_step):
             sys.exit("peers.py: the program to keep step with is gone")
 
 
-def measure(torch, problem, options):
+def libraries(torch):
+    """What the libraries of this GPU reach where a kernel's ceiling is measured by a microbenchmark, by the ceiling's name."""
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    from_, to = (torch.randn(1 << 28, device="cuda") for _ in range(2))
+    a8, b8, one = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t(), torch.ones((), device="cuda")
+    stopwatch = Stopwatch(torch, "warm")
+    found = {}
+    for name, what, work, unit, launch in (
+        ("copy", "copy of 1 GiB", 2 * from_.nbytes, "B/s", lambda: to.copy_(from_)),
+        ("wgmma bf16", f"matrix product, n = {n}", 2 * n**3, "FLOP/s", lambda: a @ b),
+        ("wgmma e4m3", f"matrix product, n = {n}", 2 * n**3, "FLOP/s",
+         lambda: torch._scaled_mm(a8, b8, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)),
+    ):  # fmt: skip
+        try:
+            launches = stopwatch.warm_up(launch)
+            ms = files.median([stopwatch.sample(launch, launches) for _ in range(9)])
+        except Exception as error:  # whatever a library throws where it has no kernel
+            print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        found[name] = {"what": what, "per_second": work / ms * 1e3, "unit": unit}
+    return found
+
+
+def measure(torch, problem, passes, options):
     """The rows of all peers on one problem."""
     operands = inputs(torch, problem)
-    passes = [kind for kind in options.passes if (problem["Nq"] == 1) == (kind == "decode")]
     peers = [Peer(torch, name, kind, problem, options.l2, operands) for kind in passes for name in options.peers]
     stopwatch = Stopwatch(torch, options.l2)
     order = [peer for peer in peers if peer.row["status"] == "verified"]
@@ -195,9 +218,8 @@ def choice(allowed):
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("problems", nargs="+", metavar="PROBLEM")
+    parser.add_argument("measurements", nargs="+", metavar="PASS/PROBLEM")
     parser.add_argument("--peers", type=choice(PEERS), default=list(PEERS[:4]), help="of " + ",".join(PEERS))
-    parser.add_argument("--pass", dest="passes", type=choice(PASSES), default=list(PASSES), help="of " + ",".join(PASSES))
     parser.add_argument("--l2", choices=("warm", "cold"), default="warm")
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--json", help="write the results to this file too")
@@ -205,11 +227,14 @@ def main(arguments):
     options = parser.parse_args(arguments)
     if options.repetitions < 9:
         parser.error(f"--repetitions {options.repetitions}: give at least 9, fewer bound no median")
-    try:
-        for text in options.problems:
+    passes = {}  # of each problem
+    for text in options.measurements:
+        try:
+            kind, text = text.split("/", 1)
             files.parse_problem(text)
-    except (ValueError, IndexError):
-        parser.error(f'problem "{text}": write it as `bench --list-problems` does')
+            passes.setdefault(text, []).append(PASSES[PASSES.index(kind)])
+        except (ValueError, IndexError):
+            parser.error(f'"{text}": write pass and problem as `bench --list` does, without the rung')
     try:
         import torch
     except ImportError:
@@ -219,10 +244,12 @@ def main(arguments):
         print("peers.py: PyTorch sees no GPU here.", file=sys.stderr)
         return 3
     torch.manual_seed(1)
+    reached = libraries(torch)
+    torch.cuda.empty_cache()
     rows = []
-    for text in options.problems:
+    for text in passes:
         problem = files.parse_problem(text)
-        measured = measure(torch, problem, options)
+        measured = measure(torch, problem, passes[text], options)
         print_rows(problem, measured)
         rows += measured
         torch.cuda.empty_cache()
@@ -231,7 +258,7 @@ def main(arguments):
             "schema": 2, "machine": torch.cuda.get_device_name(), "emulated": False, "debug": False,
             "build": f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}",
             "command": "peers.py " + " ".join(f'"{a}"' if " " in a else a for a in arguments),
-            "repetitions": options.repetitions, "rows": rows})  # fmt: skip
+            "repetitions": options.repetitions, "libraries": reached, "rows": rows})  # fmt: skip
     return 0
 
 

@@ -4,11 +4,13 @@
     docs.py            fill every table in README.md, docs/*.md and the stages' READMEs
     docs.py --check    change nothing; exit 1 and name the files that are out of date
 
-A table stands between `<!-- table: FILE [stages=00,01] [pass=forward] -->` and `<!-- end -->`; FILE is a results file of
-the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file of
-bench the table has a column for each problem, or with `show=ceilings` the ceilings of that run. A file of variants
+A table stands between `<!-- table: FILE [stages=00,01] [pass=forward,backward] -->` and `<!-- end -->`; FILE is a results file
+of the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file
+of bench the table has a column for each problem; with `show=ceilings` the ceilings of that run; of a file of compare.sh with
+`show=peers` a column for each peer, with `show=libraries` what libraries reach of the ceilings. A file of variants
 (rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought; a file of
-splits (rows with `splits`), one of what their partial results cost.
+splits (rows with `splits`) one of what their partial results cost, a file of stage_02_traffic (`points`) one of what each key
+tile requests.
 """
 import json
 import os
@@ -16,6 +18,10 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "common", "profile"))
+import compare  # noqa: E402
+from results import title  # noqa: E402
+
 MARKER = re.compile(r"(<!-- table: (\S+)((?: \w+=\S+)*) -->\n).*?(<!-- end -->)", re.S)
 
 
@@ -65,10 +71,23 @@ def splits(results):
     return "\n".join(lines) + "\n"
 
 
+def rate(measured):
+    """A ceiling or what a library reaches, in a second."""
+    tera = measured["per_second"] / 1e12
+    return (f"{tera:.3g}" if tera < 100 else f"{tera:.0f}") + " T" + measured["unit"].split("/")[0]
+
+
+def key_tiles(results):
+    lines = ["| Bc | M | elements requested |", "|---|---|---|"]
+    lines += [f"| {point['Bc']} | {point['M']} | {point['elements']} |" for point in results["points"]]
+    lines += ["", f"emulated; {results['problem']}; `{results['command']}`, commit {results['commit']}; counted."]
+    return "\n".join(lines) + "\n"
+
+
 def ceilings(results):
     lines = ["| ceiling | a second | source |", "|---|---|---|"]
     for name, ceiling in results["ceilings"].items():
-        lines.append(f"| {name} | {ceiling['per_second'] / 1e12:.3g} T{ceiling['unit'].split('/')[0]} | {ceiling['source']} |")
+        lines.append(f"| {name} | {rate(ceiling)} | {ceiling['source']} |")
     return "\n".join(lines + ["", origin(results)]) + "\n"
 
 
@@ -79,39 +98,90 @@ def origin(results):
     return f"{results['machine']}{clock}{peers}; `{results['command']}`, commit {results['commit']}."
 
 
-def speeds(results, rows):
-    """TFLOP/s and the share of the roof, a column for each problem; words that all problems share stand below."""
-    texts = list(dict.fromkeys(row["problem"]["text"] for row in rows))
+def libraries(results):
+    lines = ["| ceiling | library | a second | of the ceiling |", "|---|---|---|---|"]
+    for name, library in results["peers"].get("libraries", {}).items():
+        share = library["per_second"] / results["ceilings"][name]["per_second"]
+        lines.append(f"| {name} | {library['what']} | {rate(library)} | {100 * share:.0f} % |")
+    return "\n".join(lines + ["", origin(results)]) + "\n"
+
+
+def short(texts):
+    """The words that all problems share, and what is left of each."""
     shared = [word for word in texts[0].split() if all(word in text.split() for text in texts)]
-    heads = [" ".join(word for word in text.split() if word not in shared) or "TFLOP/s" for text in texts]
-    lines = ["| rung | pass | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(texts)]
-    cells = {(row["stage"] + row["rung"] + " " + row["name"], row["pass"], row["problem"]["text"]): row for row in rows}
+    return " ".join(shared), [" ".join(word for word in text.split() if word not in shared) for text in texts]
+
+
+def is_decode(rows):
+    """Whether the rows are of decoding alone, whose speed is in bytes."""
+    return {row["pass"] for row in rows} == {"decode"}
+
+
+def speed(row, decode):
+    """Speed and the share of the roof in one cell."""
+    if row.get("time_ms") is None:
+        return "-"
+    share = f" ({100 * row['roof_fraction']:.2g} %)" if row.get("roof_fraction") else ""
+    return (f"{row['bytes_per_s'] / 1e12:.3g}" if decode else f"{row['tflops']:.3g}") + share
+
+
+def speeds(results, rows):
+    """Speed and the share of the roof, a column for each problem; words that all problems share stand below."""
+    rows = [row for row in rows if row["stage"] != "peer"]
+    texts = list(dict.fromkeys(row["problem"]["text"] for row in rows))
+    shared, heads = short(texts)
+    decode = is_decode(rows)
+    unit = "TB/s" if decode else "TFLOP/s"
+    lines = ["| rung | pass | " + " | ".join(head or unit for head in heads) + " |", "|---|---|" + "---|" * len(texts)]
+    cells = {(title(row), row["pass"], row["problem"]["text"]): row for row in rows}
     for name, kind in dict.fromkeys(key[:2] for key in cells):
-        line = f"| {name} | {kind} |"
-        for text in texts:
-            row = cells.get((name, kind, text)) or {}
-            share = f" ({100 * row['roof_fraction']:.2g} %)" if row.get("roof_fraction") else ""
-            line += f" {row['tflops']:.3g}{share} |" if row.get("tflops") else " - |"
-        lines.append(line)
+        figures = [speed(cells.get((name, kind, text), {}), decode) for text in texts]
+        lines.append(f"| {name} | {kind} | " + " | ".join(figures) + " |")
     l2 = "/".join(sorted({row["l2"] for row in rows}))
-    lines += ["", f"TFLOP/s, and how much of the roof that is; {' '.join(shared)}; L2 {l2}; {origin(results)}"]
+    lines += ["", f"{unit}, and how much of the roof that is; {shared}; L2 {l2}; {origin(results)}"]
+    return "\n".join(lines) + "\n"
+
+
+def against_peers(results, rows):
+    """Our rungs' speed, and over each peer's on the same problem, with the bounds of the ratio."""
+    peers = {(row["name"], row["pass"], row["problem"]["text"]): row for row in rows if row["stage"] == "peer"}
+    rows = [row for row in rows if row["stage"] != "peer"]
+    names = list(dict.fromkeys(key[0] for key in peers))
+    texts = list(dict.fromkeys(row["problem"]["text"] for row in rows))
+    shared, heads = short(texts)
+    decode = is_decode(rows)
+    unit = "TB/s" if decode else "TFLOP/s"
+    lines = [f"| problem | rung | pass | {unit} | " + " | ".join(f"/ {name}" for name in names) + " |", "|" + "---|" * (4 + len(names))]
+    for text, head in zip(texts, heads):
+        for row in (row for row in rows if row["problem"]["text"] == text):
+            ratios = []
+            for name in names:
+                peer = peers.get((name, row["pass"], text))
+                ratios.append("{:.2f} ({:.2f}-{:.2f})".format(*compare.ratio(row, peer)) if peer else "-")
+            lines.append(f"| {head} | {title(row)} | {row['pass']} | {speed(row, decode)} | " + " | ".join(ratios) + " |")
+    lines += ["", f"{unit}, how much of the roof that is, and the speed over each peer's (median of {results['repetitions']} rounds, in brackets "
+              f"its bounds); {shared}; L2 {rows[0]['l2']}; {origin(results)}"]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def table(results, options):
-    if options.get("show") == "ceilings":
-        return ceilings(results)
+    if "points" in results:
+        return key_tiles(results)
+    if options.get("show") in ("ceilings", "libraries"):
+        return {"ceilings": ceilings, "libraries": libraries}[options["show"]](results)
     if "splits" in results["rows"][0]:
         return splits(results)
     if "change" in results["rows"][0]:
         return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]
     if "stages" in options:
-        rows = [row for row in rows if row["stage"] in options["stages"].split(",")]
+        rows = [row for row in rows if row["stage"] in ("peer", *options["stages"].split(","))]
     if "pass" in options:
-        rows = [row for row in rows if row["pass"] == options["pass"]]
+        rows = [row for row in rows if row["pass"] in options["pass"].split(",")]
+    if all(row["stage"] == "peer" for row in rows):
+        return "Not measured yet.\n"
     if "ceilings" in results:
-        return speeds(results, rows)
+        return (against_peers if options.get("show") == "peers" else speeds)(results, rows)
     timed = any(row.get("time_ms") is not None for row in rows)
     head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]

@@ -5,7 +5,8 @@
 // those whose reference is at most twice as large, or next in size: the last rows of a long causal problem are small
 // averages, and zeros there would drown in the errors of the first rows. Both allow for sums in fp32 as well, with
 // 2^-20 (1 + s) times the terms added up, at most 2^-12 times, where s bounds the scores; this decides only where the
-// baseline happens to be exact.
+// baseline happens to be exact. And both allow each element 2^-126, the smallest normal number of fp32, of which a right
+// kernel makes 0 when ex2.approx.ftz flushes a smaller weight; it decides only where nothing larger stands.
 //
 // L: |dL| <= 2^-20 (|L| + scale max_j sum_k |q_k k_jk|) + 1e-6, tight enough to notice one dropped key; plus 2 x the
 // baseline's error for kernels that store scores in 16 bits.

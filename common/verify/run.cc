@@ -208,7 +208,7 @@ std::vector<Wanted> wanted(const Problem& problem, Pass pass) {
 }
 
 // What an input operand holds.
-const HostTensor& values(const Case& the_case, const std::string& name) {
+const HostTensor& values(const Case& the_case, std::string_view name) {
     if (name == "Q") return the_case.inputs().Q;
     if (name == "K") return the_case.inputs().K;
     if (name == "V") return the_case.inputs().V;
@@ -304,6 +304,13 @@ double device_bytes(const ladder::Rung& rung, const Problem& problem, Layout lay
 }
 
 std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& problem, const gpu::Device& device) {
+    // A head without rows has no memory and takes its time all the same: a CTA of the emulator, a call of the reference.
+    const std::int64_t heads = std::int64_t(problem.B) * problem.Hq, most = device.emulated ? 1 << 18 : 1 << 24;
+    if (heads > most) {
+        return "does at most " + std::to_string(most) + " heads of all sequences on " +
+               (device.emulated ? "the emulator" : "a GPU") + ", and " + attention::describe(problem) +
+               " has B Hq = " + std::to_string(heads);
+    }
     double needed = device_bytes(rung, problem);
     if (device.emulated) {
         const double queries = rows_of_head(query_shape(problem)) * problem.Hq,

@@ -81,7 +81,8 @@ struct Result {
 double device_bytes(const ladder::Rung& rung, const attention::Problem& problem, Layout layout = Layout::dense);
 
 /// Whether there is too little memory for device_bytes and, on the emulator, whose device memory is the host's, for the
-/// operands on the host too: then the bytes needed and present, in words that follow "it"; else nullopt.
+/// operands on the host too: then the bytes needed and present, in words that follow "it". Likewise for more heads than are
+/// launched and judged within minutes, B Hq up to 2^18 on the emulator and 2^24 on a GPU. Else nullopt.
 std::optional<std::string> too_large(const ladder::Rung& rung, const attention::Problem& problem,
                                      const gpu::Device& device);
 

@@ -291,6 +291,15 @@ double product(const Inputs& inputs, int i, int j) {
     return sum;
 }
 
+TEST(Inputs, LargeTensorsAreFilledByManyThreadsWithTheSameValues) {
+    const auto queries = [](int Nq) {
+        return make_inputs(problem(1, 1, 1, Nq, 1, 64), InputLaw::outliers, 3).Q.values;
+    };
+    const std::vector<float> large = queries(1 << 16), small = queries((1 << 16) - 1);  // 2^22 values, and a row less
+    EXPECT_TRUE(std::equal(small.begin(), small.end(), large.begin()));
+    EXPECT_NE(std::count(large.end() - 64, large.end(), 0.0f), 64);
+}
+
 TEST(Inputs, EqualGivesEveryRowOneScore) {
     const Inputs inputs = make_inputs(problem(1, 1, 1, 3, 100, 16), InputLaw::equal, 1);
     for (int j = 1; j < 100; ++j) EXPECT_EQ(product(inputs, 2, j), product(inputs, 2, 0));

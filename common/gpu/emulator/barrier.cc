@@ -141,6 +141,11 @@ void check_barriers_after_exit(const Thread& thread, Site site) {
                                " threads wait for every thread of the CTA at " + name("barrier.sync", id) + " at " +
                                text(barrier.site),
                            site);
+        if (barrier.arrived > 0 && thread.cta->live_threads == 0)
+            machine.report("the CTA ends before " + name("barrier.arrive", id) + " is complete: " +
+                               std::to_string(barrier.arrived) + " of " + std::to_string(barrier.expected) +
+                               " threads have arrived, the first at " + text(barrier.site),
+                           site);
     }
 }
 

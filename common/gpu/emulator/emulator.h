@@ -46,9 +46,11 @@ std::uint32_t shared_address(const void* pointer);
 // ---- warp ----
 
 enum class Shuffle { bfly, idx };
+enum class Vote { ballot, any, all };
 void bar_warp_sync(std::uint32_t mask, Site site);
 float shuffle(Shuffle kind, float value, int argument, Site site);
-std::uint32_t ballot(bool predicate, Site site);
+/// Bit i is the predicate of lane i, whichever vote it is for.
+std::uint32_t vote(Vote kind, bool predicate, Site site);
 
 // ---- CTA barriers ----
 

@@ -11,7 +11,9 @@ constexpr std::uint32_t all_lanes = 0xFFFFFFFFu;
 constexpr WarpInstruction warp_sync{"bar.warp.sync", false, true};
 constexpr WarpInstruction shuffle_bfly{"shfl.sync.bfly", false, false};
 constexpr WarpInstruction shuffle_idx{"shfl.sync.idx", false, false};
-constexpr WarpInstruction vote_ballot{"vote.sync.ballot", false, false};
+// By emulator::Vote: lanes at different votes do not meet.
+constexpr WarpInstruction votes[] = {
+    {"vote.sync.ballot", false, false}, {"vote.sync.any", false, false}, {"vote.sync.all", false, false}};
 
 struct ShuffleOperands {
     Shuffle kind;
@@ -20,7 +22,7 @@ struct ShuffleOperands {
     float result;
 };
 
-struct BallotOperands {
+struct VoteOperands {
     bool predicate;
     std::uint32_t result;
 };
@@ -51,16 +53,15 @@ float shuffle(Shuffle kind, float value, int argument, Site site) {
     return operands.result;
 }
 
-std::uint32_t ballot(bool predicate, Site site) {
+std::uint32_t vote(Vote kind, bool predicate, Site site) {
     tsan::Ignore ignore;
     machine.operation();
-    BallotOperands operands{predicate, 0};
-    meet(vote_ballot, all_lanes, &operands, site, [](Cta&, Meeting& meeting) {
+    VoteOperands operands{predicate, 0};
+    meet(votes[static_cast<int>(kind)], all_lanes, &operands, site, [](Cta&, Meeting& meeting) {
         std::uint32_t result = 0;
         for (int lane = 0; lane < warp_size; ++lane)
-            result |= static_cast<std::uint32_t>(static_cast<BallotOperands*>(meeting.operands[lane])->predicate)
-                      << lane;
-        for (void* lane : meeting.operands) static_cast<BallotOperands*>(lane)->result = result;
+            result |= static_cast<std::uint32_t>(static_cast<VoteOperands*>(meeting.operands[lane])->predicate) << lane;
+        for (void* lane : meeting.operands) static_cast<VoteOperands*>(lane)->result = result;
     });
     return operands.result;
 }

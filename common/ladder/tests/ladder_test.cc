@@ -82,7 +82,12 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--shape", "1,2,1,16,16,99999999999"}, "--shape 1,2,1,16,16,99999999999"},
         {{"--shape", "1,2,1,16,16,0"}, "d = 0"},
         {{"--shape", "1,2,1,16,16,32", "--rungs", "00b"}, "d=32 bf16 causal: it takes a d of 64 or more, not 32."},
-        {{"--shape", "2000000000,64,64,500000000,500000000,64"}, "EiB of memory"},
+        {{"--shape", "2,64,64,500000000,500000000,4096"}, "PiB of memory"},
+        {{"--shape", "2147483647,1,1,0,0,64"}, "has B Hq = 2147483647"},
+        {{"--shape", "1,2147483647,1,0,0,64"}, "has B Hq = 2147483647"},
+        {{"--shape", "2147483647,2147483647,1,0,0,64"}, "has B Hq = 4611686014132420609"},
+        {{"--shape", "2147483647,1,1,0,0,64", "--rungs", "00a"}, "does at most"},
+        {{"--explain", "--shape", "2147483647,1,1,0,0,64"}, "has too many"},
         {{"--rungs", "07z"}, "--rungs 07z: this build has 00a, 00b"},
         {{"--stages", "07"}, "--stages 07: this build has 00"},
         {{"--pass", "sideways"}, "--pass sideways: choose among forward, backward, decode"},
@@ -97,13 +102,24 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--dropout", ""}, "a number is missing"},
         {{"--softcap", ""}, "a number is missing"},
         {{"--softcap", "-1"}, "softcap = -1"},
-        {{"--explain", "--shape", "1,1,1,2,2,4", "--alibi"}, "without dropout, softcap and ALiBi"},
         {{"--page-size", "24"}, "page size = 24; a page holds 16, 32, 64, 128 or 256 keys"},
         {{"--page-size", ""}, "a number is missing"},
         {{"--splits", "-1"}, "splits = -1"},
         {{"--splits", "many"}, "--splits"},
         {{"--rungs", "00a", "--softcap", "50"}, "00a fake, forward, does not do"},
-        {{"--explain", "--shape", "1,1,1,2,2,4", "--dropout", "0.5"}, "without dropout"},
+        {{"--explain", "--shape", "1,1,1,2,2,4", "--dropout", "0.5"}, "--dropout: --explain prints the steps"},
+        {{"--explain", "--shape", "1,1,1,2,2,4", "--schedule", "reverse"}, "--schedule: --explain prints the steps"},
+        {{"--explain", "--json", json_nowhere.c_str()}, "--json: --explain prints the steps"},
+        {{"--explain", "--rungs", "00a"}, "--rungs: --explain prints the steps"},
+        {{"--explain", "--no-time"}, "--no-time: --explain prints the steps"},
+        {{"--explain", "--block", "3"}, "--block: --explain alone prints two worked examples"},
+        {{"--explain", "--mask", "none"}, "--mask: --explain alone prints two worked examples"},
+        {{"--block", "3"}, "--block: it belongs to --explain"},
+        {{"--markdown"}, "--markdown: it belongs to --list"},
+        {{"--markdown", "--explain"}, "--markdown: it belongs to --list"},
+        {{"--list", "--shape", small}, "--shape: --list prints all rungs"},
+        {{"--list", "--explain"}, "--explain: --list prints all rungs"},
+        {{"--list", "--json", json_nowhere.c_str()}, "--json: --list prints all rungs"},
         {{"--json", "/dev/null"}, "it is not a file"},
         {{"--dropout", "1"}, "dropout"},
         {{"--dropout", "-0.5"}, "dropout"},
@@ -131,6 +147,11 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
         EXPECT_EQ(outcome.out, "");
     }
+}
+
+TEST_F(Ladder, MoreHeadsThanAGridOnceHeldAreDone) {
+    EXPECT_EQ(run(registry({Behaviour::right}), {"--shape", "70000,1,1,1,1,1"}).status, 0);
+    EXPECT_EQ(run(registry({Behaviour::right}), {"--shape", "2,35000,1,0,0,1"}).status, 0);
 }
 
 TEST_F(Ladder, MemoryThatIsNotThereIsRefusedWithBothFigures) {

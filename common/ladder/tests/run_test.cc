@@ -182,6 +182,20 @@ TEST(Run, PagesAreCountedInMemory) {
     EXPECT_EQ(verify::device_bytes(rung, p), rest + p.pages * page);
 }
 
+TEST(Run, MoreHeadsThanAreDoneInMinutesAreTooManyEvenIfEmpty) {
+    const ladder::Rung rung = fakes::rung("a", Behaviour::right);
+    for (const bool emulated : {true, false}) {
+        const gpu::Device device{"large", emulated, 9, 0, 1, 0, std::size_t(1) << 40};
+        Problem p = problem(0, 0);
+        p.Hq = p.Hkv = 1;
+        p.B = 1 << (emulated ? 18 : 24);
+        EXPECT_FALSE(verify::too_large(rung, p, device));
+        p.B += 1;
+        EXPECT_CONTAINS(*verify::too_large(rung, p, device), "has B Hq = " + std::to_string(p.B));
+        EXPECT_CONTAINS(*verify::too_large(rung, p, device), emulated ? "262144 heads" : "16777216 heads");
+    }
+}
+
 // So large that rows are sampled: a backward has to be judged by rows of O and L that were computed.
 TEST(Run, SlowLargeBackwardIsFedWhereItIsCompared) {
     Problem p = problem(40000, 40000);

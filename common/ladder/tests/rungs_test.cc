@@ -1,7 +1,10 @@
 // The whole ladder: a rung that is not registered, or a stage that the build forgot, changes these numbers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <map>
+#include <vector>
 
 #include "common/ladder/registry.h"
 
@@ -26,6 +29,29 @@ TEST(Rungs, EachSaysWhatItNeedsAndCosts) {
     for (const Rung& rung : registry.rungs()) {
         EXPECT_TRUE(rung.refuses && rung.workspaces && rung.launch && rung.exponentials) << rung.title();
         EXPECT_FALSE(rung.kernel_pattern.empty()) << rung.title();
+    }
+}
+
+TEST(Rungs, FastKernelsAreThoseOfTheFastRungs) {
+    Registry registry;
+    register_stages(registry);
+    std::vector<std::string> patterns;
+    for (const Rung& rung : registry.rungs()) {
+        if (rung.fast) patterns.push_back("\\b" + rung.kernel_pattern);
+    }
+    std::vector<std::string> listed;
+    std::ifstream file(FAST_KERNELS);
+    for (std::string line; std::getline(file, line);) {
+        if (!line.empty() && line[0] != '#') listed.push_back(line);
+    }
+    // A line may narrow its rung's pattern, to the head dimensions for which it claims speed.
+    for (const std::string& line : listed) {
+        const auto begins = [&](const std::string& pattern) { return line.starts_with(pattern); };
+        EXPECT_TRUE(std::any_of(patterns.begin(), patterns.end(), begins)) << "no fast rung claims " << line;
+    }
+    for (const std::string& pattern : patterns) {
+        const auto begins = [&](const std::string& line) { return line.starts_with(pattern); };
+        EXPECT_TRUE(std::any_of(listed.begin(), listed.end(), begins)) << FAST_KERNELS << " lacks " << pattern;
     }
 }
 

@@ -178,6 +178,34 @@ TEST_F(Tensors, BadFilesAreRefusedByNameBeforeAnythingRuns) {
     EXPECT_CONTAINS(run().err, "cu_k.npy is to hold cumulative lengths, which start at 0 and never fall");
 }
 
+TEST_F(Tensors, WhatLiesInTheWayOfResultsIsNamedBeforeAnythingRuns) {
+    write_dense();
+    write("00a_backward", "in nobody's way: without dO.npy there is no backward");
+    EXPECT_EQ(run().status, 0);
+    std::filesystem::remove_all(path("00a_forward"));
+    write("00a_forward", "kept");
+    const Outcome file = run();
+    EXPECT_EQ(file.status, 2);
+    EXPECT_CONTAINS(file.err, "00a_forward: a file lies where the folder of results is to be; move it away.");
+    std::filesystem::remove(path("00a_forward"));
+    std::filesystem::create_directories(path("00a_forward/L.npy"));
+    const Outcome folder = run();
+    EXPECT_EQ(folder.status, 2);
+    EXPECT_CONTAINS(folder.err, "00a_forward/L.npy cannot be written: it is a directory");
+    for (const Outcome& outcome : {file, folder}) {
+        EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+        EXPECT_EQ(outcome.out, "");
+    }
+    EXPECT_FALSE(std::filesystem::exists(path("00a_forward/O.npy")));
+}
+
+TEST_F(Tensors, SeedThatNothingDependsOnIsRefused) {
+    write_dense();
+    EXPECT_EQ(run({"--seed", "3"}).status, 2);
+    EXPECT_CONTAINS(run({"--seed", "3"}).err, "--seed: the files of --tensors hold the inputs");
+    EXPECT_EQ(run({"--seed", "3", "--dropout", "0.25"}).status, 0);
+}
+
 TEST_F(Tensors, NumPyReadsWhatIsWrittenAndWritesWhatIsRead) {
     const auto has_numpy = [](const std::string& program) {
         return std::system((program + " -c 'import numpy' > /dev/null 2>&1").c_str()) == 0;

@@ -7,6 +7,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import traffic
@@ -35,6 +36,18 @@ class Traffic(unittest.TestCase):
         status, errors = self.run_on(json.dumps({"N": 8, "d": 2, "problem": "N=8", "points": points}))
         self.assertEqual((status, errors), (0, ""))
         self.assertTrue((self.folder / "out.png").read_bytes().startswith(b"\x89PNG"))
+
+    def test_a_picture_is_whole_or_the_old_one_stays(self):
+        def fails_half_way(figure, path, **options):
+            pathlib.Path(path).write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+
+        (self.folder / "out.png").write_bytes(b"old")
+        with unittest.mock.patch("matplotlib.figure.Figure.savefig", fails_half_way):
+            status, errors = self.run_on(json.dumps({"N": 8, "d": 2, "points": [{"Bc": 4, "M": 32, "elements": 200}]}))
+        self.assertEqual((2, f"{self.folder / 'out.png'} cannot be written: No space left on device.\n"), (status, errors))
+        self.assertEqual(b"old", (self.folder / "out.png").read_bytes())
+        self.assertEqual(["in.json", "out.png"], sorted(path.name for path in self.folder.iterdir()))
 
     def test_bad_input(self):
         for text in ("{", "[]", "{}", '{"N": 8, "d": 2, "points": []}', '{"N": 8, "d": 2, "points": [{"M": 4}]}',

@@ -78,6 +78,15 @@ TEST(Bench, RefusedProblemIsSkippedWithItsReason) {
     EXPECT_FALSE(second_row(outcome)["reason"].get<std::string>().empty());
 }
 
+TEST(Bench, RungThatTakesTooLongIsSkippedWithItsReason) {
+    if (gpu::device().emulated) GTEST_SKIP() << "times are measured on a GPU";
+    const Outcome outcome =
+        run(registry_of(fakes::rung("b", Behaviour::right)), {small[0], small[1], "--longest", "0"});
+    EXPECT_EQ(outcome.status, 3);
+    EXPECT_EQ(second_row(outcome)["status"], "skipped");
+    EXPECT_NE(second_row(outcome)["reason"].get<std::string>().find("--longest"), std::string::npos);
+}
+
 TEST(Bench, NothingVerifiedIsStatusThree) {
     ladder::Registry registry;
     registry.add(fakes::rung("a", Behaviour::refuses));
@@ -115,6 +124,18 @@ TEST(Bench, FilterAndPassChoose) {
     EXPECT_EQ(listed({"--filter", "^00b"}), 2);
     EXPECT_EQ(listed({"--filter", "forward.*causal"}), 2);
     EXPECT_EQ(listed({"--filter", "nothing"}), 0);
+    EXPECT_EQ(run(registry, {small[0], small[1], "--filter", "nothing"}).status, 3);
+}
+
+TEST(Bench, GridsFollowEachOther) {
+    const ladder::Registry registry = registry_of(fakes::rung("b", Behaviour::right, ladder::Pass::decode));
+    const auto lines = [&](const std::string& grids) {
+        const std::string out = run(registry, {"--grid", grids, "--list"}).out;
+        return std::count(out.begin(), out.end(), '\n');
+    };
+    EXPECT_EQ(lines("stages,decode"), lines("stages") + lines("decode"));
+    EXPECT_EQ(lines("stages"), 3);  // rung a alone: b only decodes
+    EXPECT_EQ(lines("decode"), 4);  // rung b alone
 }
 
 TEST(Bench, ResultsSayWhereTheyComeFrom) {

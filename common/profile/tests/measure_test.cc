@@ -115,6 +115,13 @@ TEST(Roof, IsTheSlowestOfTheFastestUnits) {
     EXPECT_FALSE(profile::roof(profile::parse_problem("d=64 fp32"), Pass::forward, ceilings).has_value());
 }
 
+TEST(Roof, NoTimeBeatsIt) {
+    EXPECT_TRUE(profile::beats(0.90, {1.0, "wgmma bf16"}));
+    EXPECT_TRUE(profile::beats(0.90, {1.0, "ex2 mixed"}));
+    EXPECT_FALSE(profile::beats(0.97, {1.0, "wgmma bf16"}));
+    EXPECT_FALSE(profile::beats(0.5, {1.0, "copy"}));
+}
+
 TEST(Inputs, ConstantOnesAreTold) {
     const Problem problem = profile::parse_problem("B=1 Hq=2 Hkv=2 Nq=64 Nk=64 d=64 bf16 none");
     using attention::InputLaw;

@@ -1,5 +1,7 @@
 """compare.py with programs that keep a diary: they take turns, and ratios are those of the rounds. peers.py without PyTorch."""
 
+import contextlib
+import io
 import os
 import pathlib
 import subprocess
@@ -40,6 +42,15 @@ class Compare(unittest.TestCase):
         with self.assertRaises(compare.Failed):
             compare.run_in_step([[sys.executable, "-c", "import sys; sys.exit(3)"]])
 
+    def test_peers_are_measured_where_a_rung_is(self):
+        listing = f"00a three_kernels/forward/{PROBLEM}\n02b split_kv/forward/{PROBLEM}\n02b split_kv/backward/{PROBLEM}\n"
+        self.assertEqual([f"forward/{PROBLEM}", f"backward/{PROBLEM}"], compare.chosen(listing))
+
+    def test_without_a_rung_nothing_is_measured(self):
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            self.assertEqual(3, compare.main(["true"]))
+        self.assertIn("no rung", err.getvalue())
+
     def test_ratio_is_formed_within_each_round(self):
         # The clock halves after five rounds: times double, ratios stay 2.
         clock = [1] * 5 + [2] * 4
@@ -63,12 +74,13 @@ class Peers(unittest.TestCase):
             return subprocess.run([sys.executable, HERE / "peers.py", *arguments], env=environment, capture_output=True, text=True)
 
     def test_without_pytorch_is_said(self):
-        done = self.run_peers(PROBLEM)
+        done = self.run_peers("forward/" + PROBLEM)
         self.assertEqual(3, done.returncode)
         self.assertIn("PyTorch", done.stderr)
 
     def test_bad_arguments_are_refused(self):
-        for arguments in ([], ["B=1"], ["--peers", "nobody", PROBLEM], ["--repetitions", "3", PROBLEM], ["--pass", "up", PROBLEM]):
+        right = "forward/" + PROBLEM
+        for arguments in ([], ["forward/B=1"], [PROBLEM], ["up/" + PROBLEM], ["--peers", "nobody", right], ["--repetitions", "3", right]):
             self.assertEqual(2, self.run_peers(*arguments).returncode, arguments)
 
 

@@ -27,7 +27,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 ORDERING = ["bar_sync", "barrier_sync", "barrier_arrive", "bar_warp_sync", "cp_async_commit_group",
             "cp_async_wait_group"]
 
-TIMEOUT = 300  # seconds of one run of the driver
+TIMEOUT = 300  # seconds of one run of the driver under the standard schedules
+TIMEOUT_A_SEED = 10  # and of what --seeds adds
 CHOICE = """#include <cstdlib>
 inline const int chosen_change = std::getenv("CHANGE") ? std::atoi(std::getenv("CHANGE")) : -1;
 #line 1
@@ -151,7 +152,7 @@ class Build:
              "-Wl,--start-group", *self.link["libraries"], "-Wl,--end-group", "-pthread", "-o", str(driver)])
         return driver
 
-    def run(self, driver, *arguments, change=-1):
+    def run(self, driver, *arguments, change=-1, timeout=TIMEOUT):
         environment = dict(os.environ, TSAN_OPTIONS="halt_on_error=1 exitcode=66", CHANGE=str(change))
         command = [str(driver), *arguments]
         if "-fsanitize=thread" in self.link["flags"]:
@@ -159,7 +160,7 @@ class Build:
             machine = os.uname().machine
             if subprocess.run(["setarch", machine, "-R", "true"], capture_output=True).returncode == 0:
                 command = ["setarch", machine, "-R", *command]
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
 def run(command, **options):
@@ -180,6 +181,14 @@ def verdict(finished):
     return found["kind"], f"{found['schedule']}, seed {found['seed']}", clause(found["report"])
 
 
+def noticed(build, driver, *arguments, change=-1, timeout=TIMEOUT):
+    """The verdict on one run of the driver."""
+    try:
+        return verdict(build.run(driver, *arguments, change=change, timeout=timeout))
+    except subprocess.TimeoutExpired:
+        return "hang", "", f"no end after {timeout} s"
+
+
 def clause(report):
     """What a report says first, without places that move with every edit or differ between machines."""
     first = re.split(r", issued by|; ", report.splitlines()[0])[0]
@@ -189,10 +198,7 @@ def clause(report):
 def judge(build, driver, mutant):
     """The verdict on one mutant; None if nobody notices."""
     number = next(n for n, other in enumerate(mutants(mutant.file)) if str(other) == str(mutant))
-    try:
-        return verdict(build.run(driver, kernel_namespace(mutant.file), change=number))
-    except subprocess.TimeoutExpired:
-        return "hang", "", f"no end after {TIMEOUT} s"
+    return noticed(build, driver, kernel_namespace(mutant.file), change=number)
 
 
 def compile_all(pool, build, files):
@@ -231,11 +237,12 @@ def row(mutant, found):
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def intact_reports(pool, build, drivers, *options):
+def intact_reports(pool, build, drivers, seeds=0):
     """What the kernels give rise to with no change made: a list of sentences, empty if all is well."""
-    runs = pool.map(lambda file: build.run(drivers[file], kernel_namespace(file), *options), drivers)
-    return [f"{file.relative_to(ROOT)} as it is: {verdict(finished)}"
-            for file, finished in zip(drivers, runs) if finished.returncode != 0]
+    options = ["--seeds", str(seeds)] if seeds else []
+    timeout = TIMEOUT + TIMEOUT_A_SEED * seeds
+    found = pool.map(lambda file: noticed(build, drivers[file], kernel_namespace(file), *options, timeout=timeout), drivers)
+    return [f"{file.relative_to(ROOT)} as it is: {what}" for file, what in zip(drivers, found) if what]
 
 
 def main():
@@ -262,7 +269,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         if arguments.seeds:
             drivers = dict.fromkeys(compiled, build.link["driver"])
-            failures = intact_reports(pool, build, drivers, "--seeds", str(arguments.seeds))
+            failures = intact_reports(pool, build, drivers, arguments.seeds)
             print("\n".join(failures) or f"{len(compiled)} kernel files: no report under {arguments.seeds} seeds")
             return bool(failures)
         drivers = compile_all(pool, build, compiled)

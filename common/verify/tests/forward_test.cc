@@ -253,6 +253,31 @@ TEST(CheckForward, OverflowOfTheTypeIsInfinity) {
     outputs::expect_rejected(verify::check_forward(problem, inputs, output.O, output.L, Stores::weights), "O");
 }
 
+// One query, two keys of scores 0 and s = -87.5, values 0 and 1: O = e^s / (1 + e^s) = 2^-126.24, of which ex2.approx.ftz
+// leaves 0. Twice the smallest normal number is wrong all the same, and so is 0 for a value above it.
+TEST(CheckForward, WhatIsFlushedToZeroIsRight) {
+    Problem problem = make_problem(DataType::fp32, 1, 2);
+    problem.Hq = 1;
+    problem.d = 1;
+    problem.scale = 1.0f;
+    Inputs inputs = make_inputs(problem, InputLaw::normal, 1);
+    inputs.Q.values = {1.0f};
+    inputs.K.values = {0.0f, -87.5f};
+    inputs.V.values = {0.0f, 1.0f};
+    auto output = outputs::rounded_forward(problem, inputs);
+    ASSERT_LT(output.O.values[0], 0x1p-126f);
+    ASSERT_GT(output.O.values[0], 0x1p-127f);
+    const auto check = [&](float O) {
+        output.O.values[0] = O;
+        return verify::check_forward(problem, inputs, output.O, output.L, Stores::weights);
+    };
+    outputs::expect_passed(check(0.0f));
+    outputs::expect_rejected(check(0x1p-125f), "O");
+    outputs::expect_rejected(check(-0x1p-127f), "O");
+    inputs.V.values[1] = 4.0f;
+    outputs::expect_rejected(check(0.0f), "O");
+}
+
 TEST(CheckForward, RefusesAnotherShape) {
     const Problem problem = make_problem(DataType::bf16, 20, 20);
     const Inputs inputs = make_inputs(problem, InputLaw::normal, 1);

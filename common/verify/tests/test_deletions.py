@@ -1,4 +1,5 @@
 """deletions.py finds every call that orders something, changes that one only, and does not hide what nobody notices."""
+import concurrent.futures
 import json
 import pathlib
 import subprocess
@@ -87,6 +88,15 @@ cp_async_wait_group<slots - 2>());
         self.assertEqual(deletions.verdict(self.finished(66, "", race)),
                          ("race report (ThreadSanitizer)", "reverse, seed 1", "data race (pid=1)"))
         self.assertEqual(deletions.verdict(self.finished(-11))[0], "crash")
+
+    def test_an_intact_kernel_that_does_not_end_is_a_sentence(self):
+        class Endless:
+            def run(self, driver, *arguments, change, timeout):
+                raise subprocess.TimeoutExpired(driver, timeout)
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            self.assertEqual(deletions.intact_reports(pool, Endless(), {self.file: "driver"}, 200),
+                             ["02_fa1/b_x.cuh as it is: ('hang', '', 'no end after 2300 s')"])
 
     def test_nobody_stands_in_the_table(self):
         self.assertIn("**nobody**", deletions.row(deletions.mutants(self.file)[0], None))

@@ -207,6 +207,29 @@ TEST(Barrier, SecondArrivalTiny) {
     EXPECT_THAT(report_of(1, 96, 0, arrives_twice), HasSubstr("arrives a second time"));
 }
 
+/// A producer signals once more than it is awaited.
+void one_signal_too_many() {
+    if (threadIdx.x < 32) {
+        gpu::barrier_arrive(1, 64);
+        gpu::barrier_sync(2, 64);
+        gpu::barrier_arrive(3, 64);
+    } else {
+        gpu::barrier_sync(1, 64);
+        gpu::barrier_arrive(2, 64);
+    }
+}
+
+TEST(Barrier, ArrivalThatNobodyAwaitsTiny) {
+    for (const auto& options : emulator::standard_schedules()) {
+        ScopedOptions scoped(options);
+        const std::string report = report_of(2, 64, 0, one_signal_too_many);
+        EXPECT_THAT(report,
+                    HasSubstr("the CTA ends before barrier.arrive 3 is complete: 32 of 64 threads have arrived"));
+        EXPECT_THAT(report, HasSubstr("barrier_test.cc"));
+        EXPECT_THAT(report, HasSubstr("kernel kernel_under_test, CTA "));
+    }
+}
+
 // ---- deadlock and livelock ----
 
 void waits_for_nobody() {

@@ -277,6 +277,21 @@ TEST(SharedMemory, AddressesOfBlocksTiny) {
     gpu::launch({"walk_blocks", 1, 1, 32 * 192 * 2}, walk_blocks<gpu::Swizzle::xor_8>);
 }
 
+struct Neighbours {
+    gpu::SharedTile<gpu::bf16, 16, 64, gpu::Swizzle::xor_8> first, second;
+};
+
+void block_of_the_neighbour(int more_rows) {
+    auto& shared = gpu::shared_memory<Neighbours>();
+    static_cast<void>(shared.first.address_beyond(shared.first.offset(0, 0), more_rows, 0));
+}
+
+TEST(SharedMemory, BlockBeyondItsTileTiny) {
+    EXPECT_EQ(report_of(1, 1, sizeof(Neighbours), block_of_the_neighbour, 8), "");
+    EXPECT_THAT(report_of(1, 1, sizeof(Neighbours), block_of_the_neighbour, 16),
+                HasSubstr("element (16, 0) of a matrix of 16 x 64: out of bounds"));
+}
+
 void address(std::uint32_t* result) { *result = gpu::shared_memory<Tile>().tile.address(0, 0); }
 
 TEST(SharedMemory, AddressesVaryWithTheSeedTiny) {

@@ -259,6 +259,21 @@ TEST(Warp, TwoInstructionsAtOnceTiny) {
     EXPECT_THAT(report, HasSubstr("lanes 0-15 are at bar.warp.sync"));
 }
 
+void two_votes(float* sink) {
+    if (gpu::lane_id() < 16) {
+        sink[threadIdx.x] = gpu::vote_sync_any(true);
+    } else {
+        sink[threadIdx.x] = gpu::vote_sync_all(true);
+    }
+}
+
+TEST(Warp, TwoVotesAtOnceTiny) {
+    float sink[32];
+    const std::string report = report_of(1, 32, 0, two_votes, sink);
+    EXPECT_THAT(report, HasSubstr("lane 16 is at vote.sync.all"));
+    EXPECT_THAT(report, HasSubstr("lanes 0-15 are at vote.sync.any"));
+}
+
 void halves() {
     const std::uint32_t own_half = gpu::lane_id() < 16 ? 0x0000FFFFu : 0xFFFF0000u;
     for (int i = 0; i < 3; ++i) gpu::bar_warp_sync(own_half);
