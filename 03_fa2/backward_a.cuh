@@ -5,28 +5,35 @@
 // by red.global.add, so dQ depends on the order of additions in its last bits; backward_b repeats bit for bit. dK and dV stay in
 // registers, over all query heads of the group.
 //
-// Three kernels. `prepare`: D = rowsum(dO o O), L in base 2, and zeros for the sums. `backward`: the products. `finish`: dQ = scale
-// times its sum, in 16 bits. The sums lie tile by tile in the order of the accumulator registers of `backward`, so that each addition
-// of a warp is 128 contiguous bytes.
+// Three kernels. `prepare`: D = rowsum(dO o O), L in base 2, and zeros for the sums. `backward`: the products; softcap and ALiBi have
+// instances of it (score.h). `finish`: dQ = scale times its sum, in 16 bits. The sums lie tile by tile in the order of the accumulator
+// registers of `backward`, so that each addition of a warp is 128 contiguous bytes.
 //
-// The 8 warps divide each product anew. S = Q K^T and dP = dO V^T: a warp has 32 queries x 32 keys (d <= 64: 32 x 64). P and dS go
-// through shared memory as 16 bit: dV += P^T dO and dK += dS^T Q (a warp: 32 keys x d / 2) read them transposed, dQ = dS K (a
-// warp: 32 x 32 for d = 128) as they lie.
+// 8 warps (d <= 64: 4) divide each product anew. S = Q K^T and dP = dO V^T: a warp has 32 queries x 32 keys. P and dS go through
+// shared memory as 16 bit: dV += P^T dO and dK += dS^T Q (a warp: 32 keys x d / 2) read them transposed, dQ = dS K (a warp: 32 x 32)
+// as they lie.
 //
-// On chip, d = 128 (d = 64): K, V 128 x d, 64 KiB (32); Q, dO 2 x Br x d each, 64 KiB (64); P, dS Br x 128, 32 KiB (64). In all
-// 161 KiB (162): one CTA an SM. Registers: dK, dV d; S, dP 64 (128), later dQ 32.
+// One barrier a tile, between 3 and 4. Who has passed it may still read this tile's Q, dO, P and dS while another warp copies the
+// next Q and dO and writes the next P and dS; so there are three slots of the first and two of the second. Where a CTA may not have
+// 226 KiB (A100), for small d, where three CTAs fill each other's waits, and for modified scores there are two slots and one, and a
+// second barrier.
+//
+// On chip, d = 128 (d = 64): K, V Bc x d each, 64 KiB (16); Q, dO 3 (2) x 64 x d each, 96 KiB (32); P, dS 2 (1) x 64 x Bc each,
+// 64 KiB (16). In all 226 KiB, one CTA an SM (65 KiB, three). Registers: dK, dV d; S, dP 64, later dQ 32.
 // A tile: 10 Br Bc d FLOPs; bytes of global memory: Q, dO 4 Br d read, dQ 4 Br d added, L and D.
 //
 // For each query tile of each head of the group that sees the key tile:
-//   1. wait for Q, dO, L, D; start the copy of the next ones
+//   1. start the copy of the next Q, dO, L, D
 //   2. S = Q K^T,  dP = dO V^T
 //   3. P = 2^(S - L), dS = P o (dP - D), to shared memory. Only tiles that the mask cuts, or dropout, look at single weights
 //   4. dV += P^T dO,  dK += dS^T Q
 //   5. dQ += dS K, atomically
+//   6. with two slots: wait until all have read them
 #pragma once
 
 #include "03_fa2/backward_tiles.h"
 #include "common/attention/kernel_problem.h"
+#include "common/attention/score.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
 
@@ -35,34 +42,19 @@ namespace stage03::a_backward {
 using namespace attention;
 using namespace gpu;
 
-constexpr int threads = backward_warps * warp_size;
-
-template <class T, int d>
+template <class T, int d, int slots>
 struct Shared {
     static constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
     Tile16<T, Bc, d> K, V;
-    Tile16<T, Br, d> Q[2], dO[2];
-    Tile16<T, Br, Bc> P, dS;
-    SharedArray<float, Br> L[2], D[2];
+    Tile16<T, Br, d> Q[slots], dO[slots];
+    Tile16<T, Br, Bc> P[slots - 1], dS[slots - 1];
+    SharedArray<float, Br> L[slots], D[slots];
 };
 
-/// Starts the copy of rows first ... first + rows - 1 to shared memory, d columns of which the source may have fewer. Rows outside
-/// `kept` become zeros: no key or query beyond the mask, not even a NaN, may reach a product.
-template <int d, int threads, class Tile, class T>
-__device__ inline void copy_rows(Tile& tile, const Matrix<const T>& source, int first, Range kept) {
-    constexpr int chunk = 16 / sizeof(T), chunks = d / chunk;
-#pragma unroll 1  // unrolled, its addresses would take the registers that the products need
-    for (int i = threadIdx.x; i < Tile::rows * chunks; i += threads) {
-        const int row = i / chunks, column = i % chunks * chunk;
-        const bool there = kept.contains(first + row) && column < source.columns;
-        cp_async_cg_16(tile.address(row, column), source, first + row, column, there ? 16 : 0);
-    }
-}
-
-/// One CTA a query tile. with_dQ: also zeros for the sums of dQ. Of a query that sees no key, and beyond the last one, L and D are 0: its weights are 0 because every
-/// key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
+/// One CTA a query tile. with_dQ: also zeros for the sums of dQ. Of a query that sees no key, and beyond the last one, L and D are 0:
+/// its weights are 0 because every key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
 template <class T, int d, bool with_dQ>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads<d>)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
             Tensor<float> D, Tensor<float> dQ_sum) {
     constexpr int Br = Tiles<d>::Br;
@@ -79,7 +71,7 @@ __global__ void __launch_bounds__(threads)
     const auto D_gmem = D.matrix(0, tile.h, scratch, 1);
 
     const int t = lane_id() % 4;  // four threads a query, 8 elements at a time
-    for (int row = threadIdx.x / 4; row < Br; row += threads / 4) {
+    for (int row = threadIdx.x / 4; row < Br; row += threads<d> / 4) {
         const int i = tile.i0 + row;
         const bool sees_a_key = seeing.contains(i);
         float sum = 0;
@@ -96,37 +88,24 @@ __global__ void __launch_bounds__(threads)
     }
     if constexpr (with_dQ) {
         const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
-        for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
+        for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads<d>) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
     }
 }
 
-/// C += A B, this warp's part: k_steps products of k16. load_A(r, m, k) and load_B(r, n, k) fetch operands of 16 x 16.
-template <class T, int k_steps, int m_tiles, int n_tiles, class LoadA, class LoadB>
-__device__ inline void multiply(float (&C)[m_tiles][n_tiles][4], LoadA load_A, LoadB load_B) {
-    for (int k = 0; k < k_steps; ++k) {
-        std::uint32_t A_rmem[m_tiles][4];
-        for (int m = 0; m < m_tiles; ++m) load_A(A_rmem[m], m, k);
-        for (int n = 0; n < n_tiles; n += 2) {
-            std::uint32_t B_rmem[4];
-            load_B(B_rmem, n, k);
-            for (int m = 0; m < m_tiles; ++m) {
-                mma_sync_m16n8k16<T>(C[m][n], A_rmem[m], B_rmem[0], B_rmem[1]);
-                mma_sync_m16n8k16<T>(C[m][n + 1], A_rmem[m], B_rmem[2], B_rmem[3]);
-            }
-        }
-    }
-}
-
-/// L_log2, D and dQ_sum as from `prepare`. Without dQ it leaves phase 5 out.
-template <class T, int d, bool with_dQ>
-__global__ void __launch_bounds__(threads)
+/// L_log2, D and dQ_sum as from `prepare`. Without dQ it leaves phase 5 out. modified: with softcap or ALiBi.
+template <class T, int d, int slots, bool modified, bool with_dQ>
+__global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
              Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV) {
     constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
-    auto& smem = shared_memory<Shared<T, d>>();
+    auto& smem = shared_memory<Shared<T, d, slots>>();
 
-    const int kv_tiles = ceil_div(problem.Nk, Bc), kv_head = blockIdx.x / kv_tiles % problem.Hkv;
-    const int b = blockIdx.x / kv_tiles / problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
+    // Neighbours share queries; under a causal mask the first keys of all heads, which most queries see, start first instead.
+    const int kv_tiles = ceil_div(problem.Nk, Bc), kv_heads = problem.B * problem.Hkv;
+    const bool long_first = problem.window_right >= 0 && problem.window_left < 0;
+    const int kv_tile = long_first ? blockIdx.x / kv_heads : blockIdx.x % kv_tiles;
+    const int sequence_head = long_first ? blockIdx.x % kv_heads : blockIdx.x / kv_tiles;
+    const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = kv_tile * Bc;
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);
@@ -146,8 +125,8 @@ __global__ void __launch_bounds__(threads)
     const PartOfdQ<d> dQ_part;
 
     const auto copy_queries = [&](int head, int q_tile, int slot) {
-        copy_rows<d, threads>(smem.Q[slot], sequence.queries(Q, head), q_tile * Br, mask.seeing_queries());
-        copy_rows<d, threads>(smem.dO[slot], sequence.queries(dO, head), q_tile * Br, mask.seeing_queries());
+        copy_rows<d, threads<d>>(smem.Q[slot], sequence.queries(Q, head), q_tile * Br, mask.seeing_queries());
+        copy_rows<d, threads<d>>(smem.dO[slot], sequence.queries(dO, head), q_tile * Br, mask.seeing_queries());
         const int column = 4 * threadIdx.x % Br;
         if (threadIdx.x < Br / 4) {
             const auto L_gmem = L_log2.matrix(0, head, scratch + q_tile, 1);
@@ -160,24 +139,26 @@ __global__ void __launch_bounds__(threads)
     };
 
     if (!q_tiles.empty()) {
-        copy_rows<d, threads>(smem.K, sequence.keys(K, kv_head), j0, mask.seen_keys());
-        copy_rows<d, threads>(smem.V, sequence.keys(V, kv_head), j0, mask.seen_keys());
+        copy_rows<d, threads<d>>(smem.K, sequence.keys(K, kv_head), j0, mask.seen_keys());
+        copy_rows<d, threads<d>>(smem.V, sequence.keys(V, kv_head), j0, mask.seen_keys());
         copy_queries(heads.begin, q_tiles.begin, 0);
+        cp_async_wait_group<0>();
+        bar_sync();
     }
 
     typename PartOfdK<d>::Accumulator dK_rmem = {}, dV_rmem = {};
     int head = heads.begin, q_tile = q_tiles.begin;
-    for (int slot = 0; !q_tiles.empty() && head < heads.end; slot = 1 - slot) {
-        const int i0 = q_tile * Br;
+    for (int step = 0; !q_tiles.empty() && head < heads.end; ++step) {
+        const int i0 = q_tile * Br, slot = step % slots;
         auto& Q_smem = smem.Q[slot];
         auto& dO_smem = smem.dO[slot];
+        auto& P_smem = smem.P[step % (slots - 1)];
+        auto& dS_smem = smem.dS[step % (slots - 1)];
 
-        // 1. Everybody's copies have landed, and everybody has left the last tile's Q, dO, P and dS.
-        cp_async_wait_group<0>();
-        bar_sync();
+        // 1. This tile has landed for everybody, and everybody has left the slot of the next one.
         const bool last_tile = q_tile + 1 == q_tiles.end;
         const int next_head = head + last_tile, next_tile = last_tile ? q_tiles.begin : q_tile + 1;
-        if (next_head < heads.end) copy_queries(next_head, next_tile, 1 - slot);
+        if (next_head < heads.end) copy_queries(next_head, next_tile, (step + 1) % slots);
 
         // 2. S = Q K^T and dP = dO V^T.
         const auto kept = kept_weights<S_part.m_tiles, S_part.n_tiles>(problem.dropout, b * problem.Hq + head,
@@ -198,6 +179,7 @@ __global__ void __launch_bounds__(threads)
 
         // 3. P and dS. `single`: each weight may be hidden or dropped.
         const auto weights = [&](auto single) {
+            const ScoreModifier<modified> modifier(problem, sequence, head);
 #pragma unroll
             for (int m = 0; m < S_part.m_tiles; ++m) {
 #pragma unroll
@@ -211,26 +193,30 @@ __global__ void __launch_bounds__(threads)
                         float P[2], dS[2];
                         for (int c = 0; c < 2; ++c) {
                             const bool hidden = single && !keys.contains(j0 + column + c);
-                            const float s = hidden ? -infinity : S[m][n][2 * half + c] * scale_log2;
+                            const float x = S[m][n][2 * half + c];
+                            const float s = hidden     ? -infinity
+                                            : modified ? modifier.score(x, i0 + row, j0 + column + c)
+                                                       : x * scale_log2;  // and - L_i: one instruction
                             P[c] = ex2_approx_ftz(s - L_i);
                             const int bit = 2 * ((2 * m + half) * S_part.n_tiles + n) + c;
                             const bool dropped = single && (kept >> bit & 1) == 0;
                             float dP_ij = dP[m][n][2 * half + c];
                             if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
-                            dS[c] = hidden ? 0.0f : P[c] * (dP_ij - D_i);
+                            dS[c] = hidden ? 0.0f : modifier.derivative(x) * P[c] * (dP_ij - D_i);
                             if (dropped) P[c] = 0;
                         }
-                        smem.P.store_x2(row, column, cvt_rn_x2<T>(P[0], P[1]));
-                        smem.dS.store_x2(row, column, cvt_rn_x2<T>(dS[0], dS[1]));
+                        P_smem.store_x2(row, column, cvt_rn_x2<T>(P[0], P[1]));
+                        dS_smem.store_x2(row, column, cvt_rn_x2<T>(dS[0], dS[1]));
                     }
                 }
             }
         };
-        if (mask.classify(i0, Br, j0, Bc) == Tile::full && !problem.dropout.enabled) {
+        if (!modified && mask.classify(i0, Br, j0, Bc) == Tile::full && !problem.dropout.enabled) {
             weights(std::false_type());
         } else {
             weights(std::true_type());
         }
+        if constexpr (slots == 3) cp_async_wait_group<0>();
         bar_sync();
 
         // 4. dV += P^T dO and dK += dS^T Q, both operands transposed.
@@ -244,8 +230,8 @@ __global__ void __launch_bounds__(threads)
                 ldmatrix_x4_trans(r, tile.address(16 * k + row_A, dK_part.column + 8 * n + column_A));
             };
         };
-        multiply<T, Br / 16>(dV_rmem, load_transposed(smem.P), load_queries(dO_smem));
-        multiply<T, Br / 16>(dK_rmem, load_transposed(smem.dS), load_queries(Q_smem));
+        multiply<T, Br / 16>(dV_rmem, load_transposed(P_smem), load_queries(dO_smem));
+        multiply<T, Br / 16>(dK_rmem, load_transposed(dS_smem), load_queries(Q_smem));
 
         // 5. dQ += dS K. Lane by lane and register by register: `finish` knows the order.
         if constexpr (with_dQ) {
@@ -253,7 +239,7 @@ __global__ void __launch_bounds__(threads)
             multiply<T, Bc / 16>(
                 dQ,
                 [&](auto& r, int m, int k) {
-                    ldmatrix_x4(r, smem.dS.address(dQ_part.row + 16 * m + row_A, 16 * k + column_A));
+                    ldmatrix_x4(r, dS_smem.address(dQ_part.row + 16 * m + row_A, 16 * k + column_A));
                 },
                 [&](auto& r, int n, int k) {
                     ldmatrix_x4_trans(r, smem.K.address(16 * k + row_A, dQ_part.column + 8 * n + column_A));
@@ -264,12 +250,18 @@ __global__ void __launch_bounds__(threads)
                 for (auto& block : row) {
                     for (float x : block) {
                         red_global_add_f32(dQ_sum_gmem, 0, e, x);
-                        e += threads;
+                        e += threads<d>;
                     }
                 }
             }
         }
         head = next_head, q_tile = next_tile;
+
+        // 6. Everybody leaves Q, dO, P and dS; the next tile has landed.
+        if constexpr (slots == 2) {
+            cp_async_wait_group<0>();
+            bar_sync();
+        }
     }
 
     // dK and dV; zeros where no query sees the tile. A kept weight of dV counts 1 / (1 - p) times.
@@ -294,20 +286,20 @@ __global__ void __launch_bounds__(threads)
 
 /// One CTA a query tile: dQ from its sums. A thread has eight columns of a query, which four lanes of `backward` added up.
 template <class T, int d>
-__global__ void __launch_bounds__(threads) finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {
+__global__ void __launch_bounds__(threads<d>) finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {
     constexpr int Br = Tiles<d>::Br;
     using Part = PartOfdQ<d>;
     const QueryTile tile(problem, Br);
     const Sequence sequence = problem.sequence(tile.b);
     const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, first_tile(problem, tile.b, Br) + tile.i0 / Br, 1);
     const auto dQ_gmem = sequence.queries(dQ, tile.h);
-    for (int e = threadIdx.x; e < Br * d / 8; e += threads) {
+    for (int e = threadIdx.x; e < Br * d / 8; e += threads<d>) {
         const int row = e / d * 8 + e % 8, column = e % d / 8 * 8;
         if (tile.i0 + row >= sequence.Nq || column >= problem.d) continue;
         const int warp = row / (16 * Part::m_tiles) * Part::column_warps + column / (8 * Part::n_tiles);
         const int m = row / 16 % Part::m_tiles, n = column / 8 % Part::n_tiles, half = row / 8 % 2;
-        const int first = ((m * Part::n_tiles + n) * 4 + 2 * half) * threads + warp * warp_size + row % 8 * 4;
-        const Vector<float, 4> even = dQ_sum_gmem.load4(0, first), odd = dQ_sum_gmem.load4(0, first + threads);
+        const int first = ((m * Part::n_tiles + n) * 4 + 2 * half) * threads<d> + warp * warp_size + row % 8 * 4;
+        const Vector<float, 4> even = dQ_sum_gmem.load4(0, first), odd = dQ_sum_gmem.load4(0, first + threads<d>);
         Vector<T, 8> x;
         for (int t = 0; t < 4; ++t) {
             x[2 * t] = cvt_rn<T>(problem.scale * even[t]);

@@ -25,8 +25,6 @@ namespace stage03::b_backward {
 
 using namespace attention;
 using namespace gpu;
-using a_backward::copy_rows;
-using a_backward::multiply;
 
 constexpr int warps = 4;
 constexpr int threads = warps * warp_size;
@@ -44,8 +42,8 @@ struct Shared {
     SharedArray<float, Tiles<d>::Br> L, D;
 };
 
-/// L_log2, D: from `prepare`. The longest rows of a causal mask first.
-template <class T, int d>
+/// L_log2, D: from `prepare`. The longest rows of a causal mask first. modified: with softcap or ALiBi.
+template <class T, int d, bool modified>
 __global__ void __launch_bounds__(threads)
     backward_queries(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
                      Tensor<const float> L_log2, Tensor<const float> D, Tensor<T> dQ) {
@@ -117,6 +115,7 @@ __global__ void __launch_bounds__(threads)
         // 3. dS. Its n8 tiles 2k and 2k + 1 become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
         std::uint32_t dS_rmem[m_tiles][Bc / 16][4];
         const auto weights = [&](auto single) {
+            const ScoreModifier<modified> modifier(problem, sequence, h);
             const auto kept = !single ? 0
                                       : kept_weights<m_tiles, n_tiles>(problem.dropout, b * problem.Hq + h,
                                                                        i0 + warp_query + g, j0 + 2 * t);
@@ -133,20 +132,23 @@ __global__ void __launch_bounds__(threads)
                         float dS[2];
                         for (int c = 0; c < 2; ++c) {
                             const bool hidden = single && !keys.contains(j + c);
-                            const float s = hidden ? -infinity : S[m][n][2 * half + c] * scale_log2;
+                            const float x = S[m][n][2 * half + c];
+                            const float s = hidden     ? -infinity
+                                            : modified ? modifier.score(x, i, j + c)
+                                                       : x * scale_log2;
                             const float P = ex2_approx_ftz(s - L_i);
                             const int bit = 2 * ((2 * m + half) * n_tiles + n) + c;
                             const bool dropped = single && (kept >> bit & 1) == 0;
                             float dP_ij = dP[m][n][2 * half + c];
                             if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
-                            dS[c] = hidden ? 0.0f : P * (dP_ij - D_i);
+                            dS[c] = hidden ? 0.0f : modifier.derivative(x) * P * (dP_ij - D_i);
                         }
                         dS_rmem[m][n / 2][n % 2 * 2 + half] = cvt_rn_x2<T>(dS[0], dS[1]);
                     }
                 }
             }
         };
-        if (mask.classify(i0, Br, j0, Bc) == Tile::full && !problem.dropout.enabled) {
+        if (!modified && mask.classify(i0, Br, j0, Bc) == Tile::full && !problem.dropout.enabled) {
             weights(std::false_type());
         } else {
             weights(std::true_type());

@@ -65,9 +65,22 @@ std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
     return workspaces;
 }
 
+/// Calls f<T, d, slots, modified>(): three slots for tiles of 128 keys, where a CTA may have that much shared memory.
+template <class F>
+void with_kernel(const Problem& problem, F&& f) {
+    static const std::size_t shared_bytes = gpu::device().shared_bytes;
+    with_padded_d(problem, [&]<class T, int d>() {
+        if (problem.modifies_scores()) return f.template operator()<T, d, 2, true>();
+        if constexpr (Tiles<d>::Bc == 128) {
+            if (sizeof(a_backward::Shared<T, d, 3>) <= shared_bytes) return f.template operator()<T, d, 3, false>();
+        }
+        f.template operator()<T, d, 2, false>();
+    });
+}
+
 void launch_a(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
-    with_padded_d(problem, [&]<class T, int d>() {
+    with_kernel(problem, [&]<class T, int d, int slots, bool modified>() {
         constexpr int Br = Tiles<d>::Br;
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
@@ -75,15 +88,15 @@ void launch_a(const Problem& problem, Operands& operands) {
         const auto dQ_sum = scratch(problem, operands.workspaces[2], Br, Br * d);
         const std::int64_t query_tiles = query_tile_ctas(problem, Br);
         const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, Tiles<d>::Bc),
-                                           a::threads, sizeof(a::Shared<T, d>)};
+                                           threads<d>, sizeof(a::Shared<T, d, slots>)};
         gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage03::a_backward::prepare", query_tiles, a::threads, 0}, a::prepare<T, d, true>,
+        gpu::launch({"stage03::a_backward::prepare", query_tiles, threads<d>, 0}, a::prepare<T, d, true>,
                     kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
                     L_log2, D, dQ_sum);
-        gpu::launch(backward, a::backward<T, d, true>, kernel_problem, operands.Q.as<const T>(),
+        gpu::launch(backward, a::backward<T, d, slots, modified, true>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
                     gpu::read_only(L_log2), gpu::read_only(D), dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage03::a_backward::finish", query_tiles, a::threads, 0}, a::finish<T, d>, kernel_problem,
+        gpu::launch({"stage03::a_backward::finish", query_tiles, threads<d>, 0}, a::finish<T, d>, kernel_problem,
                     gpu::read_only(dQ_sum), operands.dQ.as<T>());
     });
 }
@@ -91,26 +104,26 @@ void launch_a(const Problem& problem, Operands& operands) {
 void launch_b(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
     namespace b = b_backward;
-    with_padded_d(problem, [&]<class T, int d>() {
+    with_kernel(problem, [&]<class T, int d, int slots, bool modified>() {
         constexpr int Br = Tiles<d>::Br;
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
         const auto D = scratch(problem, operands.workspaces[1], Br, Br);
         const gpu::Tensor<float> no_sums = {};
         const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, Tiles<d>::Bc),
-                                           a::threads, sizeof(a::Shared<T, d>)};
+                                           threads<d>, sizeof(a::Shared<T, d, slots>)};
         gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage03::a_backward::prepare", query_tile_ctas(problem, Br), a::threads, 0},
+        gpu::launch({"stage03::a_backward::prepare", query_tile_ctas(problem, Br), threads<d>, 0},
                     a::prepare<T, d, false>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
                     operands.L.as<const float>(), L_log2, D, no_sums);
-        gpu::launch(backward, a::backward<T, d, false>, kernel_problem, operands.Q.as<const T>(),
+        gpu::launch(backward, a::backward<T, d, slots, modified, false>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
                     gpu::read_only(L_log2), gpu::read_only(D), no_sums, operands.dK.as<T>(), operands.dV.as<T>());
         gpu::launch({"stage03::b_backward::backward_queries", query_tile_ctas(problem, b::Tiles<d>::Br), b::threads,
                      sizeof(b::Shared<T, d>)},
-                    b::backward_queries<T, d>, kernel_problem, operands.Q.as<const T>(), operands.K.as<const T>(),
-                    operands.V.as<const T>(), operands.dO.as<const T>(), gpu::read_only(L_log2), gpu::read_only(D),
-                    operands.dQ.as<T>());
+                    b::backward_queries<T, d, modified>, kernel_problem, operands.Q.as<const T>(),
+                    operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
+                    gpu::read_only(L_log2), gpu::read_only(D), operands.dQ.as<T>());
     });
 }
 
@@ -238,6 +251,7 @@ void register_backward(ladder::Registry& registry) {
                   .fast = true,
                   .deterministic = false,
                   .whole_tiles = true,
+                  .modifiers = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::a_backward::",
                   .refuses = refuses,
@@ -251,6 +265,7 @@ void register_backward(ladder::Registry& registry) {
                   .pass = ladder::Pass::backward,
                   .fast = true,
                   .whole_tiles = true,
+                  .modifiers = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::[ab]_backward::",
                   .refuses = refuses,

@@ -24,7 +24,7 @@ std::vector<Problem> problems() {
     causal_group.window_right = 0;
     causal_group.type = DataType::fp16;
     Problem wide;
-    wide.Nq = 40;
+    wide.Nq = 70;
     wide.Nk = 270;
     wide.d = 128;
     wide.scale = attention::default_scale(128);
