@@ -78,7 +78,8 @@ __device__ inline void copy_rows(SharedTile<T, rows, d, Swizzle::xor_8>& tile, c
     }
 }
 
-/// O_old: fp32, a matrix for each CTA, a row for each query tile; m_old, l_old: one value a query. All three are scratch between key tiles.
+/// O_old: fp32, a matrix for each CTA, a row for each query tile; m_old, l_old: one value a query. All three are scratch between key
+/// tiles.
 template <class T, int d, bool with_dropout>
 __global__ void __launch_bounds__(threads, 2)
     forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<T> O,

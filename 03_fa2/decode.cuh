@@ -12,7 +12,7 @@
 // Keys lie in one matrix or in pages, by one template argument. A page is a batch index of the pool, and holds at least the 16
 // keys of a step: one lookup for each, and none that no key needs.
 //
-// Bytes a tile of keys: 4 Bc d. Bytes a row and split: 4 (d + 2), written and read back. FLOPs a tile: 4 * 16 Bc d, whatever the rows.
+// A tile of keys: 4 Bc d bytes, 4 * 16 Bc d FLOPs, however few the rows. A row and split: 4 (d + 2) bytes, written and read back.
 //
 //   partial, for each tile of the split, by each warp on its own:
 //     1. wait for this step's keys; start the copy of those that are `slots` - 1 steps ahead

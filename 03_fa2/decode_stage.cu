@@ -6,6 +6,7 @@
 #include <map>
 
 #include "03_fa2/decode.cuh"
+#include "03_fa2/head_dimensions.h"
 #include "common/ladder/closed_forms.h"
 
 namespace stage03 {
@@ -22,10 +23,8 @@ using ladder::scratch;
 constexpr int deterministic_tiles = 16;
 constexpr int start_and_end = 4;  // of a CTA, in key tiles
 
-std::optional<std::string> refuses(const Problem& problem) {
-    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
-    if (problem.d % 8 != 0 || problem.d > 256)
-        return "takes d up to 256 in multiples of 8, not " + std::to_string(problem.d);
+std::optional<std::string> refuses_decode(const Problem& problem) {
+    if (auto reason = refuses(problem)) return reason;
     return ladder::refuses_dropout(problem);
 }
 
@@ -196,7 +195,7 @@ void register_decode(ladder::Registry& registry) {
                   .modifiers = true,
                   .row_alignment = 16,
                   .kernel_pattern = "stage03::decode::",
-                  .refuses = refuses,
+                  .refuses = refuses_decode,
                   .workspaces = workspaces,
                   .launch = launch,
                   .exponentials = exponentials,

@@ -13,7 +13,7 @@ constexpr int padded(int d) {
     return d <= 32 ? 32 : d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
 }
 
-/// Rung::refuses of a rung that is launched through with_padded_d.
+/// Rung::refuses, of types and head dimensions, of every rung of this stage.
 inline std::optional<std::string> refuses(const attention::Problem& problem) {
     if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
     if (problem.d % 8 != 0 || problem.d > 256)

@@ -77,7 +77,7 @@ void refuse_early(const std::vector<const Rung*>& rungs, const Arguments& argume
     std::optional<std::string> too_large;
     bool some_can_run = false;
     for (const Rung* rung : rungs) {
-        const std::optional<std::string> refused = rung->refuses ? rung->refuses(arguments.problem) : std::nullopt;
+        const std::optional<std::string> refused = rung->refuses(arguments.problem);
         const bool asked_for = contains(arguments.rungs, rung->stage + rung->letter);
         if (refused && asked_for) {
             throw BadArgument("--rungs " + rung->stage + rung->letter + ": " + rung->title() + ", " + name(rung->pass) +

@@ -88,9 +88,8 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
     std::vector<std::string> grid_names = {emulated ? "counts" : "compare"}, problems, passes;
     std::string filter = ".", l2 = "warm", law = "normal";
     CLI::App app(
-        "Verifies every rung on each problem of a grid, then times it: samples by device events, round after round "
-        "over "
-        "all rungs, median and a lower bound of it. On the emulator it counts instead.",
+        "Verifies every rung on each problem of a grid, then times it: samples by device events, one of each rung, "
+        "round after round; their median and a lower bound of it. On the emulator it counts instead.",
         "bench");
     std::string about;
     for (const Grid& grid : grids()) about += "\n  " + grid.name + ": " + grid.about;
@@ -165,7 +164,7 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
 /// Verifies the rung; afterwards it can be launched, or its row says why not.
 void verify_rung(Entry& entry, const verify::Case& the_case, const gpu::Device& device) {
     const Problem& problem = the_case.problem();
-    std::optional<std::string> reason = entry.rung->refuses ? entry.rung->refuses(problem) : std::nullopt;
+    std::optional<std::string> reason = entry.rung->refuses(problem);
     if (!reason) reason = verify::too_large(*entry.rung, problem, device);
     if (reason) return entry.end(ladder::Status::skipped, *reason);
     entry.run = std::make_unique<verify::Run>(*entry.rung, the_case);

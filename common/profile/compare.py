@@ -5,7 +5,8 @@
 
 Both programs prepare, then take turns, round after round: one sample of each rung, one of each peer. A ratio is formed within
 each round, so that what the clock does in between cancels. Options of bench: --grid, --problem, --filter, --pass, --longest,
---l2, --repetitions. Peers are measured on the problems and passes of the rungs that these choose. Exit: 0 printed, 1 a program failed or a rung is wrong, 2 bad arguments.
+--l2, --repetitions. Peers are measured on the problems and passes of the rungs that these choose.
+Exit: 0 printed, 1 a program failed or a rung is wrong, 2 bad arguments, 3 nothing to compare or nothing verified.
 """
 import argparse
 import pathlib
@@ -129,7 +130,7 @@ def main(arguments):
         except files.BadResults as error:
             print(f"compare.py: {error}", file=sys.stderr)
             return 1
-    results["peers"] = {key: value for key, value in peers.items() if key != "rows"}
+    results["peers"] = {key: value for key, value in peers.items() if key not in ("command", "rows")}
     results["command"] = " ".join(f'"{word}"' if " " in word else word for word in ["compare.sh", *of_peers, *of_both, *of_bench])
     results["rows"] += with_roofs(peers["rows"], results["rows"])
     if options.json:

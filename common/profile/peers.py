@@ -4,7 +4,8 @@
     peers.py [options] PASS/PROBLEM ...     "forward/B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 d=128 bf16 causal" (`bench --list`)
 
 Peers: flash, cudnn, efficient, math (back ends of scaled_dot_product_attention) and flex (FlexAttention, which compiles
-for many seconds a problem). First, what libraries reach on this GPU: cuBLAS and a copy. Needs PyTorch with a GPU. Exit: 0 measured, 2 bad input, 3 no PyTorch or no GPU.
+for many seconds a problem). First, what libraries reach on this GPU: cuBLAS and a copy. Needs PyTorch with a GPU.
+Exit: 0 measured, 2 bad input, 3 no PyTorch or no GPU.
 """
 import argparse
 import contextlib

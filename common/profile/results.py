@@ -2,7 +2,7 @@
 import json
 import math
 import pathlib
-import statistics
+from statistics import median  # noqa: F401, as files.median in the scripts
 
 
 class BadResults(Exception):
@@ -107,7 +107,3 @@ def probability_of_rank_sum(first, second):
             for u in range(m * n, not_chosen_below - 1, -1):
                 ways[i][u] += ways[i - 1][u - not_chosen_below]
     return sum(ways[m][: observed // 2 + 1]) / math.comb(m + n, m)
-
-
-def median(samples):
-    return statistics.median(samples)

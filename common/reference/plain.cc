@@ -80,7 +80,8 @@ float row_dot(const Problem& problem, const Inputs& inputs, int b, int h, int i,
     return products.sum() + precision.D_shift * unit_roundoff(problem.type) * products.norm();
 }
 
-// dS = P o (dP - D), times the derivative of the scores, where a kernel that stores P has only the stored P left, and Z already holds 1 / (1 - p).
+// dS = P o (dP - D), times the derivative of the scores, where a kernel that stores P has only the stored P left, and Z already
+// holds 1 / (1 - p).
 struct Weights {
     VectorXf for_V;  // the stored P o Z / (1 - p)
     VectorXf dS;     // stored

@@ -19,7 +19,7 @@ SOURCES = {".cc", ".cu", ".py"}
 
 def tests(root):
     """All test sources, in order."""
-    patterns = ["common/**/tests/**/*", "common/verify/stage_tests/*", "[0-9][0-9]_*/test.cc"]
+    patterns = ["common/**/tests/**/*", "common/verify/stage_tests/*", "[0-9][0-9]_*/*test.cc"]
     return sorted({file for pattern in patterns for file in root.glob(pattern) if file.suffix in SOURCES})
 
 

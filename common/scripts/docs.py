@@ -23,6 +23,7 @@ import compare  # noqa: E402
 from results import title  # noqa: E402
 
 MARKER = re.compile(r"(<!-- table: (\S+)((?: \w+=\S+)*) -->\n).*?(<!-- end -->)", re.S)
+NOT_MEASURED = "Not measured yet.\n"
 
 
 def in_units(value, units):
@@ -91,16 +92,22 @@ def ceilings(results):
     return "\n".join(lines + ["", origin(results)]) + "\n"
 
 
+def machine(results):
+    return results["machine"] + (f" at up to {results['clock_mhz']} MHz" if results.get("clock_mhz") else "")
+
+
 def origin(results):
     """Where the figures come from, in a sentence."""
-    clock = f" at up to {results['clock_mhz']} MHz" if results.get("clock_mhz") else ""
     peers = f"; {results['peers']['build']}" if results.get("peers") else ""
-    return f"{results['machine']}{clock}{peers}; `{results['command']}`, commit {results['commit']}."
+    return f"{machine(results)}{peers}; `{results['command']}`, commit {results['commit']}."
 
 
 def libraries(results):
+    reached = results["peers"].get("libraries")
+    if not reached:
+        return NOT_MEASURED
     lines = ["| ceiling | library | a second | of the ceiling |", "|---|---|---|---|"]
-    for name, library in results["peers"].get("libraries", {}).items():
+    for name, library in reached.items():
         share = library["per_second"] / results["ceilings"][name]["per_second"]
         lines.append(f"| {name} | {library['what']} | {rate(library)} | {100 * share:.0f} % |")
     return "\n".join(lines + ["", origin(results)]) + "\n"
@@ -179,22 +186,21 @@ def table(results, options):
     if "pass" in options:
         rows = [row for row in rows if row["pass"] in options["pass"].split(",")]
     if all(row["stage"] == "peer" for row in rows):
-        return "Not measured yet.\n"
+        return NOT_MEASURED
     if "ceilings" in results:
         return (against_peers if options.get("show") == "peers" else speeds)(results, rows)
     timed = any(row.get("time_ms") is not None for row in rows)
     head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
-        cells = [f"{row['stage']}{row['rung']} {row['name']}", row["pass"]]
+        cells = [title(row), row["pass"]]
         if timed:
             cells += [f"{row['time_ms']:.4g}", f"{row['tflops']:.3g}"] if row.get("time_ms") is not None else ["-", "-"]
         cells += [in_bytes(total(row, "requested")), in_bytes(total(row, "distinct")), count(row.get("exps"))]
         lines.append("| " + " | ".join(cells) + " |")
     source = {row["bytes"]["source"] for row in rows if row.get("bytes")}
     lines.append("")
-    clock = f" at up to {results['clock_mhz']} MHz" if results.get("clock_mhz") else ""
-    lines.append(f"{results['machine']}{clock}; {results['problem']['text']}; `{results['command']}`, commit "
+    lines.append(f"{machine(results)}; {results['problem']['text']}; `{results['command']}`, commit "
                  f"{results['commit']}; bytes and exponentials {' or '.join(sorted(source)) or 'unknown'}.")
     return "\n".join(lines) + "\n"
 

@@ -60,7 +60,7 @@ TEST(Bench, WrongRungIsAnErrorAndHasNoFigure) {
     EXPECT_TRUE(second_row(outcome).value("ms", json::array()).empty());
 }
 
-TEST(Bench, LaunchThatAsksForTooMuchSharedMemoryIsAnError) {
+TEST(Bench, B60_LaunchThatAsksForTooMuchSharedMemoryIsAnError) {
     ladder::Rung greedy = fakes::rung("b", Behaviour::right);
     greedy.launch = [](const attention::Problem&, ladder::Operands&) {
         gpu::check_launch({"greedy", 1, 32, std::size_t{1} << 20});

@@ -122,7 +122,7 @@ TEST(Roof, NoTimeBeatsIt) {
     EXPECT_FALSE(profile::beats(0.5, {1.0, "copy"}));
 }
 
-TEST(Inputs, ConstantOnesAreTold) {
+TEST(Inputs, B64_ConstantOnesAreTold) {
     const Problem problem = profile::parse_problem("B=1 Hq=2 Hkv=2 Nq=64 Nk=64 d=64 bf16 none");
     using attention::InputLaw;
     for (InputLaw law : {InputLaw::normal, InputLaw::outliers}) {

@@ -17,6 +17,7 @@ class Cases(unittest.TestCase):
         self.root = pathlib.Path(temporary.name)
         self.write("common/reference/tests/forward_test.cc", f"TEST(F, {ONE}_NoKeys) {{}}\n// A32{TWO} is no id\n")
         self.write("common/verify/stage_tests/cases.cc", f"// {ONE}: rows without keys\n")
+        self.write("03_fa2/decode_test.cc", f"// {ONE}: a cache without keys\n")
         self.write("common/reference/reference.cc", f"// {TWO}: no test\n")
 
     def write(self, path, text):
@@ -25,7 +26,8 @@ class Cases(unittest.TestCase):
 
     def test_tests_are_found_by_name_and_comment(self):
         self.assertEqual(cases.tested_in(self.root),
-                         {ONE: "[reference](../common/reference/tests/forward_test.cc), "
+                         {ONE: "[stage 03](../03_fa2/decode_test.cc), "
+                               "[reference](../common/reference/tests/forward_test.cc), "
                                "[every rung](../common/verify/stage_tests/cases.cc)"})
 
     def test_last_column_is_written_again(self):

@@ -58,7 +58,7 @@ std::vector<double> samples(Stopwatch& stopwatch, const std::function<void()>& l
     return result;
 }
 
-TEST(Stopwatch, ReadsAKernelOfKnownLengthRight) {
+TEST(Stopwatch, B66_ReadsAKernelOfKnownLengthRight) {
     for (L2 l2 : {L2::warm, L2::cold}) {
         Stopwatch stopwatch(l2);
         for (double milliseconds : {0.2, 1.0, 5.0}) {
@@ -109,7 +109,7 @@ TEST(Stopwatch, TenPercentAreToldAndNothingIsNot) {
     }
 }
 
-TEST(Stopwatch, FailedLaunchIsAnError) {
+TEST(Stopwatch, B60_FailedLaunchIsAnError) {
     Stopwatch stopwatch;
     const auto greedy = [] { launch({"greedy", 1, 32, std::size_t{1} << 20}, spin, std::int64_t{0}); };
     EXPECT_THROW(stopwatch.warm_up(greedy), Error);
