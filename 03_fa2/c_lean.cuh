@@ -22,9 +22,10 @@
 //     2. wait for K; start the copy of V
 //     3. S = Q K^T
 //     4. mask (mixed tiles); m' = max(m, rowmax S), alpha = 2^(c m - c m'), l = alpha l, U = alpha U unless alpha = 1
-//     5. W = 2^(c S - c m'), l += W; dropout of W
-//     6. wait for V; start the copy of the next K
-//     7. U += W V
+//     For each 16 keys (d > 64: for all of them)
+//       5. W = 2^(c S - c m'), l += W; dropout of W
+//       6. once: wait for V, start the copy of the next K (d <= 64: before 5.)
+//       7. U += W V
 //   8. O = U / l through the warp's rows of Q's memory, 16 bytes a store; L = c m + log l
 #pragma once
 
@@ -43,6 +44,10 @@ constexpr int threads = warps * warp_size;
 
 constexpr int Br(int d, bool general) { return d <= 128 && !general ? 128 : 64; }
 constexpr int Bc(int d, bool general) { return d <= 128 || !general ? 64 : 32; }
+
+/// For how many k16 steps W is made before it is multiplied: for one, so that exponentials and products mix, where there are registers
+/// for the addresses of K that 6. needs meanwhile; else for all.
+constexpr int steps(int d, int Bc) { return d <= 64 ? 1 : Bc / 16; }
 
 template <class T, int d, bool general>
 struct Shared {
@@ -78,7 +83,7 @@ template <class T, int d, bool general>
 __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K,
                                                       Tensor<const T> V, Tensor<T> O, Tensor<float> L) {
     constexpr int Br = c::Br(d, general), Bc = c::Bc(d, general);
-    constexpr int m_tiles = Br / 16 / warps, n_tiles = Bc / 8;
+    constexpr int m_tiles = Br / 16 / warps, n_tiles = Bc / 8, steps = c::steps(d, Bc);
     auto& smem = shared_memory<Shared<T, d, general>>();
 
     const int heads = problem.B * problem.Hq, head = blockIdx.x % heads, h = head % problem.Hq;
@@ -179,14 +184,26 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
             }
         }
 
-        // 5. n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
-        std::uint32_t W_rmem[m_tiles][Bc / 16][4];
+        // 6. Everybody's copies of V have landed, and everybody has left K.
+        const auto turn_to_V = [&] {
+            cp_async_wait_group<0>();
+            bar_sync();
+            if (kv_tile > kv_tiles.begin) {
+                copy_rows<d, true>(smem.K, K_gmem, j0 - Bc, {});
+                cp_async_commit_group();
+            }
+        };
+        if constexpr (steps < Bc / 16) turn_to_V();
+
 #pragma unroll
-        for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+        for (int first_step = 0; first_step < Bc / 16; first_step += steps) {
+            // 5. n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
+            std::uint32_t W_rmem[m_tiles][steps][4];
 #pragma unroll
-            for (int n = 0; n < n_tiles; ++n) {
+            for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
+                for (int r = 0; r < 4 * steps; ++r) {
+                    const int n = 2 * first_step + r / 2, half = r % 2;
                     float W0 = ex2_approx_ftz(fmaf(c, S[m_tile][n][2 * half], -base[m_tile][half]));
                     float W1 = ex2_approx_ftz(fmaf(c, S[m_tile][n][2 * half + 1], -base[m_tile][half]));
                     l[m_tile][half] += W0 + W1;
@@ -198,28 +215,21 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
                             W1 = problem.dropout.keeps(t % 2 ? words[3] : words[1]) ? W1 : 0.0f;
                         }
                     }
-                    W_rmem[m_tile][n / 2][n % 2 * 2 + half] = cvt_rn_x2<T>(W0, W1);
+                    W_rmem[m_tile][r / 4][r % 4] = cvt_rn_x2<T>(W0, W1);
                 }
             }
-        }
 
-        // 6. Everybody's copies of V have landed, and everybody has left K.
-        cp_async_wait_group<0>();
-        bar_sync();
-        if (kv_tile > kv_tiles.begin) {
-            copy_rows<d, true>(smem.K, K_gmem, j0 - Bc, {});
-            cp_async_commit_group();
-        }
+            if constexpr (steps == Bc / 16) turn_to_V();
 
-        // 7. U += W V.
-#pragma unroll
-        for (int k_step = 0; k_step < Bc / 16; ++k_step) {
-            for (int n = 0; n < d / 8; n += 2) {
-                std::uint32_t V_rmem[4];
-                ldmatrix_x4_trans(V_rmem, smem.V.address_beyond(V_lane, 16 * k_step, 8 * n));
-                for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
-                    mma_sync_m16n8k16<T>(U[m_tile][n], W_rmem[m_tile][k_step], V_rmem[0], V_rmem[1]);
-                    mma_sync_m16n8k16<T>(U[m_tile][n + 1], W_rmem[m_tile][k_step], V_rmem[2], V_rmem[3]);
+            // 7. U += W V.
+            for (int step = 0; step < steps; ++step) {
+                for (int n = 0; n < d / 8; n += 2) {
+                    std::uint32_t V_rmem[4];
+                    ldmatrix_x4_trans(V_rmem, smem.V.address_beyond(V_lane, 16 * (first_step + step), 8 * n));
+                    for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+                        mma_sync_m16n8k16<T>(U[m_tile][n], W_rmem[m_tile][step], V_rmem[0], V_rmem[1]);
+                        mma_sync_m16n8k16<T>(U[m_tile][n + 1], W_rmem[m_tile][step], V_rmem[2], V_rmem[3]);
+                    }
                 }
             }
         }
