@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "03_fa2/decode_stage.h"
 #include "common/verify/stage_tests/probe.h"
@@ -68,6 +69,11 @@ TEST(Stage03Decode, AnyNumberOfSplitsIsRight) {
         p.splits = splits;
         EXPECT_EQ(verify::failure(decode(), p), "");
         p.page_size = 64;
+        EXPECT_EQ(verify::failure(decode(), p), "");
+    }
+    for (int splits : {17, 32, 33, 40}) {  // more than merge_splits takes at once
+        Problem p = problem(1, 2, 1, 1, 40 * 64);
+        p.splits = splits;
         EXPECT_EQ(verify::failure(decode(), p), "");
     }
 }
@@ -220,7 +226,7 @@ TEST(Stage03Decode, SplitsFillTheGpu) {
     EXPECT_EQ(split_tiles(window, 264), 1);
 
     Problem given = problem(5, 32, 8, 1, 1000, 128);  // 16 tiles
-    for (const auto& [splits, tiles] : {std::pair{1, 16}, {2, 8}, {3, 6}, {16, 1}, {99, 1}}) {
+    for (const auto& [splits, tiles] : {std::pair{1, 16}, {2, 8}, {3, 6}, {16, 1}, {99, 1}, {INT_MAX, 1}}) {
         given.splits = splits;
         EXPECT_EQ(split_tiles(given, 264), tiles) << splits;
     }
