@@ -90,6 +90,14 @@ TEST(Stage03Decode, SplitsOfAnyWeightMerge) {
     }
 }
 
+// Three heads of a query are rows 15, 16 and 17: one of a tile that sees four tiles of keys, two of one that sees three.
+TEST(Stage03Decode, HeadsOfAQueryMayHaveDifferentSplits) {
+    Problem p = problem(1, 3, 1, 11, 250);
+    p.window_left = 179;  // queries 0 and 5 see keys from 60 and from 65 on
+    p.splits = 4;
+    EXPECT_EQ(verify::failure(decode(), p), "");
+}
+
 TEST(Stage03Decode, PagedIsContiguousToTheBit) {
     for (const Problem& p :
          {problem(3, 8, 2, 1, 300), problem(1, 2, 2, 5, 513, 128), packed({300, 17, 0, 256}, 4, 2)}) {
