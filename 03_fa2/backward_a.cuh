@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
 
     // Neighbours share queries; under a causal mask the first keys of all heads, which most queries see, start first instead.
     const int kv_tiles = ceil_div(problem.Nk, Bc), kv_heads = problem.B * problem.Hkv;
-    const bool long_first = problem.window_right >= 0 && problem.window_left < 0;
+    const bool long_first = d > 64 && problem.window_right >= 0 && problem.window_left < 0;
     const int kv_tile = long_first ? blockIdx.x / kv_heads : blockIdx.x % kv_tiles;
     const int sequence_head = long_first ? blockIdx.x % kv_heads : blockIdx.x / kv_tiles;
     const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = kv_tile * Bc;
