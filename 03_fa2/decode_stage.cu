@@ -167,7 +167,7 @@ int split_tiles(const Problem& problem, int resident_ctas) {
     });
     const int longest = ctas.empty() ? 0 : ctas.rbegin()->first;
     if (longest == 0) return 1;
-    if (problem.splits > 0) return ceil_div(longest, problem.splits);
+    if (problem.splits > 0) return ceil_div(longest, std::min(problem.splits, longest));
     if (problem.deterministic) return deterministic_tiles;
 
     int best = longest;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "03_fa2/decode_stage.h"
 #include "common/verify/stage_tests/probe.h"
@@ -70,6 +71,11 @@ TEST(Stage03Decode, AnyNumberOfSplitsIsRight) {
         p.page_size = 64;
         EXPECT_EQ(verify::failure(decode(), p), "");
     }
+    for (int splits : {17, 32, 33, 40}) {  // more than merge_splits takes at once
+        Problem p = problem(1, 2, 1, 1, 40 * 64);
+        p.splits = splits;
+        EXPECT_EQ(verify::failure(decode(), p), "");
+    }
 }
 
 // The largest weights are in the last split, or all of them in one.
@@ -82,6 +88,14 @@ TEST(Stage03Decode, SplitsOfAnyWeightMerge) {
             EXPECT_EQ(verify::failure(decode(), p, {.law = law}), "");
         }
     }
+}
+
+// Three heads of a query are rows 15, 16 and 17: one of a tile that sees four tiles of keys, two of one that sees three.
+TEST(Stage03Decode, HeadsOfAQueryMayHaveDifferentSplits) {
+    Problem p = problem(1, 3, 1, 11, 250);
+    p.window_left = 179;  // queries 0 and 5 see keys from 60 and from 65 on
+    p.splits = 4;
+    EXPECT_EQ(verify::failure(decode(), p), "");
 }
 
 TEST(Stage03Decode, PagedIsContiguousToTheBit) {
@@ -220,7 +234,7 @@ TEST(Stage03Decode, SplitsFillTheGpu) {
     EXPECT_EQ(split_tiles(window, 264), 1);
 
     Problem given = problem(5, 32, 8, 1, 1000, 128);  // 16 tiles
-    for (const auto& [splits, tiles] : {std::pair{1, 16}, {2, 8}, {3, 6}, {16, 1}, {99, 1}}) {
+    for (const auto& [splits, tiles] : {std::pair{1, 16}, {2, 8}, {3, 6}, {16, 1}, {99, 1}, {INT_MAX, 1}}) {
         given.splits = splits;
         EXPECT_EQ(split_tiles(given, 264), tiles) << splits;
     }

@@ -20,6 +20,9 @@ struct Format {
     float largest;     // finite value
 };
 
+// Of what kernels multiply q k with in fp32: beside log2(e), there is room for a q k of 2^27.
+constexpr float largest_factor = 0x1p100f;
+
 constexpr Format fp16_format{11, -14, 65504.0f};
 constexpr Format bf16_format{8, -126, 0x1.fep127f};
 
@@ -218,9 +221,12 @@ void validate(const Problem& problem) {
     require(problem.window_left >= -1 && problem.window_right >= -1,
             "window:" + std::to_string(problem.window_left) + "," + std::to_string(problem.window_right) +
                 " has a side below -1; give a number of keys >= 0, or -1 for no bound.");
-    require(std::isfinite(problem.scale), given("scale", problem.scale) + " is not finite; give a finite number.");
-    require(std::isfinite(problem.softcap) && problem.softcap >= 0.0f,
-            given("softcap", problem.softcap) + "; give a finite number above 0, or 0 for none.");
+    const float scale = std::fabs(problem.scale), cap = problem.softcap;
+    require(scale <= largest_factor, given("scale", problem.scale) + "; give a number from -2^100 to 2^100.");
+    require(cap >= 0.0f && cap <= largest_factor,
+            given("softcap", cap) + "; give a number above 0, at most 2^100, or 0 for none.");
+    require(cap == 0.0f || scale / cap <= largest_factor,
+            given("softcap", cap) + " for " + given("scale", problem.scale) + "; scale / softcap is at most 2^100.");
     require(problem.dropout >= 0.0f && problem.dropout < 1.0f,
             given("dropout", problem.dropout) + " is not in [0, 1); give the fraction of weights to drop.");
     require(problem.cu_q.empty() == problem.cu_k.empty(),
@@ -231,6 +237,10 @@ void validate(const Problem& problem) {
     }
     require(problem.splits >= 0,
             given("splits", problem.splits) + "; give the number of splits, or 0 to leave it open.");
+    require(problem.splits == 0 || !problem.deterministic,
+            given("splits", problem.splits) +
+                " depends on the longest sequence, and deterministic on no other sequence; "
+                "give one of them.");
     validate_pages(problem);
 }
 

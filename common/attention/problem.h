@@ -71,7 +71,7 @@ struct Problem {
 
     // How a decoding rung cuts the keys: into this many splits of the longest sequence; 0: as it finds best.
     int splits = 0;
-    // The same bits in every run, and for a sequence whatever else is in its batch.
+    // The same bits in every run, and for a sequence whatever else is in its batch: not with splits, which ask the longest one.
     bool deterministic = false;
 
     // Sequences of different lengths, packed one after the other: B + 1 cumulative lengths each, starting at 0.
@@ -91,9 +91,9 @@ struct Problem {
 float default_scale(int d);
 
 /// Throws InvalidProblem unless sizes are >= 0 (Hq, Hkv, d >= 1), Hq % Hkv == 0, windows are >= -1, 0 <= dropout < 1,
-/// the scale is finite, the softcap finite and >= 0, splits >= 0, cu_q and cu_k (both or neither) hold B + 1 ascending lengths
-/// from 0 whose maxima are Nq and Nk, the page size is one that exists, and a page table that is given has B rows of
-/// page_columns() entries of which each that holds a key is a page of the pool.
+/// |scale|, the softcap (>= 0) and |scale| / softcap are at most 2^100, splits >= 0 and 0 where deterministic, cu_q and
+/// cu_k (both or neither) hold B + 1 ascending lengths from 0 whose maxima are Nq and Nk, the page size is one that exists, and a
+/// page table that is given has B rows of page_columns() entries of which each that holds a key is a page of the pool.
 void validate(const Problem& problem);
 
 /// Gives the problem a pool with a few more pages than its keys need and a table of pages in random order, decided by `seed`. Entries

@@ -147,9 +147,10 @@ void refuse_ignored(const CLI::App& app, const Arguments& arguments) {
                    "--explain alone prints two worked examples as they are; add a problem by --shape, "
                    "--seqlens or --tensors.");
     }
-    if (given("--tensors") && given("--seed") && arguments.problem.dropout == 0 && arguments.schedule.empty()) {
+    if (given("--tensors") && given("--seed") && arguments.problem.dropout == 0 && arguments.problem.page_size == 0 &&
+        arguments.schedule.empty()) {
         throw BadArgument(
-            "--seed: the files of --tensors hold the inputs, and without --dropout and --schedule nothing "
+            "--seed: the files of --tensors hold the inputs, and without --dropout, --page-size and --schedule nothing "
             "else depends on it; leave it out.");
     }
 }
@@ -206,7 +207,15 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     app.add_flag("--explain", arguments.explain,
                  "Print m, l, u, alpha and W of the online softmax after every block of keys, and stop: of two worked "
                  "examples, or of a small problem");
-    app.add_option("--block", arguments.block, "With --explain: keys of a block, 2 unless given");
+    // CLI11 would read 016 as 14.
+    const CLI::Validator decimal(
+        [](std::string& text) {
+            const std::optional<int> number = whole_number(text);
+            if (number) text = std::to_string(*number);
+            return number ? "" : text.empty() ? "a number is missing" : text + " is no whole number of 32 bits";
+        },
+        "");
+    app.add_option("--block", arguments.block, "With --explain: keys of a block, 2 unless given")->transform(decimal);
     app.add_option("--stages", arguments.stages, "Only these stages, as in 00,02")->delimiter(',');
     app.add_option("--rungs", arguments.rungs, "Only these rungs, as in 00a,02b")->delimiter(',');
     app.add_option("--pass", passes_given,
@@ -232,10 +241,10 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     app.add_option("--dropout", problem.dropout, "Fraction of the weights to drop, in [0, 1)")->check(not_empty);
     app.add_option("--page-size", problem.page_size,
                    "K and V in pages of so many keys (16, 32, ... 256), in random order; for decode")
-        ->check(not_empty);
+        ->transform(decimal);
     app.add_option("--splits", problem.splits,
                    "Into how many splits decode cuts the longest sequence; 0: as it finds best")
-        ->check(not_empty);
+        ->transform(decimal);
     app.add_flag("--deterministic", problem.deterministic,
                  "Only rungs that give the same bits in every run, and for a sequence in any batch");
     app.add_option("--input", law, "normal, outliers, equal (all scores of a row) or rising (scores)");

@@ -117,6 +117,14 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
     } catch (const CLI::ParseError& error) {
         throw BadArgument(std::string(error.what()) + " (--help lists the options.)");
     }
+    for (const char* option : {"--longest", "--l2", "--repetitions", "--in-step"}) {
+        if (emulated && app.count(option) > 0)
+            throw BadArgument(std::string(option) + ": the emulator has no clock and counts once; leave it out.");
+    }
+    if (app.count("--grid") > 0 && !problems.empty())
+        throw BadArgument("--grid and --problem: a problem is measured instead of a grid; give one of them.");
+    if (options.longest && !(*options.longest >= 0))
+        throw BadArgument("--longest " + cell("%g", *options.longest) + ": give milliseconds of a launch, at least 0.");
     const std::vector<Pass> all = {Pass::forward, Pass::backward, Pass::decode};
     if (problems.empty()) {
         for (const std::string& name : grid_names) {
@@ -161,12 +169,15 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
 
 // ---- one problem ----
 
+/// Why the rung cannot run on the problem here; nullopt if it can.
+std::optional<std::string> why_not(const ladder::Rung& rung, const Problem& problem, const gpu::Device& device) {
+    if (auto reason = rung.refuses(problem)) return reason;
+    return verify::too_large(rung, problem, device);
+}
+
 /// Verifies the rung; afterwards it can be launched, or its row says why not.
-void verify_rung(Entry& entry, const verify::Case& the_case, const gpu::Device& device) {
+void verify_rung(Entry& entry, const verify::Case& the_case) {
     const Problem& problem = the_case.problem();
-    std::optional<std::string> reason = entry.rung->refuses(problem);
-    if (!reason) reason = verify::too_large(*entry.rung, problem, device);
-    if (reason) return entry.end(ladder::Status::skipped, *reason);
     entry.run = std::make_unique<verify::Run>(*entry.rung, the_case);
     const verify::Result result = entry.run->verify();
     entry.row.checks = result.checks;
@@ -237,6 +248,7 @@ void measure(std::vector<Entry>& entries, const Options& options, const std::fun
 /// What the samples say.
 void evaluate(Entry& entry, const Problem& problem, const std::vector<Ceiling>& ceilings) {
     ladder::Row& row = entry.row;
+    if (row.status == ladder::Status::skipped) return;
     row.flops =
         entry.rung->pass == Pass::backward ? attention::backward_flops(problem) : attention::forward_flops(problem);
     if (entry.milliseconds.empty() || row.status != ladder::Status::verified) return;
@@ -344,7 +356,12 @@ int run(const ladder::Registry& registry, const Options& options, std::istream& 
     }
     if (options.list) return 0;
     std::optional<ladder::OutputFile> file;
-    if (!options.json.empty()) file.emplace(options.json);
+    try {
+        if (!options.json.empty()) file.emplace(options.json);
+    } catch (const std::runtime_error& error) {
+        throw BadArgument(std::string("--json ") + error.what());
+    }
+    if (chosen.empty()) err << "bench: no rung of this build is chosen; bench --list prints what there is.\n";
     std::vector<Ceiling> measured;
     if (!device.emulated) measured = ceilings();
     json results = context(options.command);  // right after the ceilings: the clocks are those under load
@@ -362,10 +379,17 @@ int run(const ladder::Registry& registry, const Options& options, std::istream& 
     bool any_wrong = false, any_verified = false;
     for (auto& [chosen_problem, entries] : chosen) {
         const Problem& problem = *chosen_problem;
-        const verify::Case the_case(problem, verify::Setup{options.law});
-        if (const auto reason = not_random(the_case.inputs()))
-            throw std::runtime_error("the input of " + attention::describe(problem) + " " + *reason + ".");
-        for (Entry& entry : entries) verify_rung(entry, the_case, device);
+        std::optional<verify::Case> the_case;
+        for (Entry& entry : entries) {
+            if (const auto reason = why_not(*entry.rung, problem, device)) {
+                entry.end(ladder::Status::skipped, *reason);
+                continue;
+            }
+            if (!the_case) the_case.emplace(problem, verify::Setup{options.law});
+            if (const auto reason = not_random(the_case->inputs()))
+                throw std::runtime_error("the input of " + attention::describe(problem) + " " + *reason + ".");
+            verify_rung(entry, *the_case);
+        }
         if (!device.emulated) measure(entries, options, next_round);
         std::vector<json> rows;
         for (Entry& entry : entries) {

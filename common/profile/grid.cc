@@ -1,8 +1,9 @@
 #include "common/profile/grid.h"
 
-#include <cstdio>
+#include <charconv>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 namespace profile {
 namespace {
@@ -62,6 +63,14 @@ const std::vector<Grid>& grids() {
 }
 
 Problem parse_problem(const std::string& text) {
+    const std::string example =
+        "\"B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 d=128 bf16 causal\" (fp32, fp16; none, window:L,R).";
+    // A whole number of 32 bits and nothing else.
+    const auto read = [](std::string_view digits, int& value) {
+        const char* const end = digits.data() + digits.size();
+        const auto [read_to, error] = std::from_chars(digits.data(), end, value);
+        return error == std::errc() && read_to == end;
+    };
     Problem problem;
     const std::map<std::string, int*> sizes = {
         {"B", &problem.B},   {"Hq", &problem.Hq}, {"Hkv", &problem.Hkv},         {"Nq", &problem.Nq},
@@ -70,23 +79,23 @@ Problem parse_problem(const std::string& text) {
         for (DataType type : {DataType::fp32, DataType::fp16, DataType::bf16}) {
             if (word == attention::name(type)) return problem.type = type, true;
         }
-        char end = 0;
         if (word == "none") return problem.window_left = problem.window_right = -1, true;
         if (word == "deterministic") return problem.deterministic = true;
         if (word == "causal") return problem.window_left = -1, problem.window_right = 0, true;
-        if (std::sscanf(word.c_str(), "window:%d,%d%c", &problem.window_left, &problem.window_right, &end) == 2)
-            return true;
+        const std::string_view letters = word;
+        if (const std::size_t comma = word.find(','); comma != word.npos && letters.starts_with("window:"))
+            return read(letters.substr(7, comma - 7), problem.window_left) &&
+                   read(letters.substr(comma + 1), problem.window_right);
         const std::size_t equals = word.find('=');
         const auto size = sizes.find(word.substr(0, equals));
-        return equals != word.npos && size != sizes.end() &&
-               std::sscanf(word.c_str() + equals, "=%d%c", size->second, &end) == 1;
+        return equals != word.npos && size != sizes.end() && read(letters.substr(equals + 1), *size->second);
     };
     std::istringstream words(text);
+    if ((words >> std::ws).eof()) throw attention::InvalidProblem("A problem without a word; write it like " + example);
     for (std::string word; words >> word;) {
         if (!understood(word)) {
             throw attention::InvalidProblem("\"" + word + "\" in the problem \"" + text +
-                                            "\" is not understood; write it like \"B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 "
-                                            "d=128 bf16 causal\" (fp32, fp16; none, window:L,R).");
+                                            "\" is not understood; write it like " + example);
         }
     }
     problem.scale = attention::default_scale(std::max(problem.d, 1));

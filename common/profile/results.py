@@ -27,18 +27,30 @@ def read(path):
     results = read_json(path)
     if not isinstance(results.get("rows"), list):
         raise BadResults(f"{path} is not a results file: it has no list called rows.")
-    for row in results["rows"]:
-        if not all(key in row for key in ("stage", "rung", "name", "pass", "status", "problem")):
-            raise BadResults(f"{path} is not a results file of bench: a row lacks its name, pass, status or problem.")
+    for n, row in enumerate(results["rows"]):
+        if not names_itself(row):
+            raise BadResults(f"{path} is not a results file of bench: row {n} lacks its name, pass, status or problem.")
     return results
 
 
+def names_itself(row):
+    """Whether a row has what title() and key() ask for."""
+    if not isinstance(row, dict) or not isinstance(row.get("problem"), dict):
+        return False
+    words = [row.get(key) for key in ("stage", "rung", "name", "pass", "status")]
+    return all(isinstance(word, str) for word in [*words, row["problem"].get("text"), row.get("l2") or ""])
+
+
 def write_text(path, text):
-    """Writes the file whole or not at all."""
-    path = pathlib.Path(path)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Writes the file whole or not at all. Raises BadResults."""
+    partial = pathlib.Path(f"{path}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        if partial.is_file():
+            partial.unlink()
+        raise BadResults(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def write(path, results):

@@ -220,6 +220,20 @@ std::vector<ladder::Workspace> workspaces(const ladder::Rung& rung, const Proble
     return rung.workspaces ? rung.workspaces(problem) : std::vector<ladder::Workspace>{};
 }
 
+double operand_bytes(const ladder::Rung& rung, const Problem& problem, Layout layout) {
+    double bytes = problem.packed() ? 2.0 * sizeof(int) * (problem.B + 1) : 0.0;
+    bytes += double(sizeof(int)) * problem.B * problem.page_columns();
+    for (const Wanted& operand : wanted(problem, rung.pass))
+        bytes += operand.elements(layout) * attention::bytes(operand.type);
+    return bytes;
+}
+
+double workspace_bytes(const ladder::Rung& rung, const Problem& problem) {
+    double bytes = 0.0;
+    for (const ladder::Workspace& workspace : workspaces(rung, problem)) bytes += static_cast<double>(workspace.bytes);
+    return bytes;
+}
+
 std::string in_units(double bytes) {
     const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     int unit = 0;
@@ -295,12 +309,7 @@ void Case::compute_forward() const {
 // Memory ------------------------------------------------------------------------------------------------------------
 
 double device_bytes(const ladder::Rung& rung, const Problem& problem, Layout layout) {
-    double bytes = problem.packed() ? 2.0 * sizeof(int) * (problem.B + 1) : 0.0;
-    bytes += double(sizeof(int)) * problem.B * problem.page_columns();
-    for (const Wanted& operand : wanted(problem, rung.pass))
-        bytes += operand.elements(layout) * attention::bytes(operand.type);
-    for (const ladder::Workspace& workspace : workspaces(rung, problem)) bytes += static_cast<double>(workspace.bytes);
-    return bytes;
+    return operand_bytes(rung, problem, layout) + workspace_bytes(rung, problem);
 }
 
 std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& problem, const gpu::Device& device) {
@@ -311,16 +320,18 @@ std::optional<std::string> too_large(const ladder::Rung& rung, const Problem& pr
                (device.emulated ? "the emulator" : "a GPU") + ", and " + attention::describe(problem) +
                " has B Hq = " + std::to_string(heads);
     }
-    double needed = device_bytes(rung, problem);
+    double needed = operand_bytes(rung, problem, Layout::dense);
     if (device.emulated) {
         const double queries = rows_of_head(query_shape(problem)) * problem.Hq,
                      keys = rows_of_head(key_shape(problem)) * problem.Hkv;
         needed += sizeof(float) * 2.0 * (queries + keys) * problem.d;
     }
-    if (needed <= static_cast<double>(device.free_bytes)) return std::nullopt;
-    return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " +
-           in_units(static_cast<double>(device.free_bytes)) + " are free" +
-           (device.emulated ? "" : " on " + device.name);
+    const double free = static_cast<double>(device.free_bytes);
+    // A rung may look at every row to say what else it needs: not at more rows than there can be.
+    if (needed <= free) needed += workspace_bytes(rung, problem);
+    if (needed <= free) return std::nullopt;
+    return "needs " + in_units(needed) + " of memory for " + attention::describe(problem) + ", and " + in_units(free) +
+           " are free" + (device.emulated ? "" : " on " + device.name);
 }
 
 // Result ------------------------------------------------------------------------------------------------------------

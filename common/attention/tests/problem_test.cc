@@ -125,18 +125,40 @@ TEST(Validate, NamesTheArgument) {
     bad.window_left = -2;
     expect_refused(bad, "window:-2,-1");
     bad = problem(1, 1, 1, 4, 4, 64);
-    bad.scale = infinity;
-    expect_refused(bad, "scale = inf");
+    bad.splits = 3;
+    bad.deterministic = true;
+    expect_refused(bad, "give one of them");
     bad = problem(1, 1, 1, 4, 4, 64);
     bad.dropout = 1.0f;
     expect_refused(bad, "dropout = 1");
     bad.dropout = std::numeric_limits<float>::quiet_NaN();
     expect_refused(bad, "dropout = nan");
-    for (float softcap : {-1.0f, infinity, std::numeric_limits<float>::quiet_NaN()}) {
-        bad = problem(1, 1, 1, 4, 4, 64);
-        bad.softcap = softcap;
-        expect_refused(bad, "softcap = ");
+}
+
+// Beyond, the factors of a kernel, scale log2(e), softcap log2(e) and scale / softcap, may be infinite and scores NaN.
+TEST(Validate, ScaleAndSoftcapLeaveRoomInFp32) {
+    const float nan = std::numeric_limits<float>::quiet_NaN(), beyond = std::nextafter(0x1p100f, infinity);
+    Problem p = problem(1, 1, 1, 4, 4, 64);
+    for (float scale : {infinity, -infinity, nan, beyond, -beyond}) {
+        p.scale = scale;
+        expect_refused(p, "give a number from -2^100 to 2^100");
     }
+    p = problem(1, 1, 1, 4, 4, 64);
+    for (float softcap : {-1.0f, infinity, nan, beyond}) {
+        p.softcap = softcap;
+        expect_refused(p, "give a number above 0, at most 2^100, or 0 for none");
+    }
+    p.softcap = 0x1p-104f;  // the scale is 2^-3
+    expect_refused(p, "scale / softcap is at most 2^100");
+    p.softcap = 0x1p-103f;
+    EXPECT_NO_THROW(validate(p));
+    p.scale = -0x1p100f;
+    expect_refused(p, "scale / softcap is at most 2^100");
+    p.softcap = 0x1p100f;
+    EXPECT_NO_THROW(validate(p));
+    p.scale = 0;
+    p.softcap = 0x1p-149f;
+    EXPECT_NO_THROW(validate(p));
 }
 
 TEST(Validate, ChecksPackedLengths) {

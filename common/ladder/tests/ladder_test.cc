@@ -96,16 +96,22 @@ TEST_F(Ladder, BadArgumentsAreRefusedBeforeAnythingRuns) {
         {{"--mask", "diagonal"}, "--mask diagonal: give none, causal, or window:L,R"},
         {{"--mask", "window:3"}, "--mask window:3"},
         {{"--mask", "window:-2,0"}, "--mask window:-2,0"},
-        {{"--scale", "nan"}, "scale"},
+        {{"--scale", "nan"}, "scale = nan"},
+        {{"--scale", "-1e38"}, "scale = -1e+38; give a number from -2^100 to 2^100"},
         {{"--scale", "much"}, "--scale"},
         {{"--scale", ""}, "a number is missing"},
         {{"--dropout", ""}, "a number is missing"},
         {{"--softcap", ""}, "a number is missing"},
         {{"--softcap", "-1"}, "softcap = -1"},
+        {{"--softcap", "3e38"}, "softcap = 3e+38; give a number above 0, at most 2^100"},
         {{"--page-size", "24"}, "page size = 24; a page holds 16, 32, 64, 128 or 256 keys"},
         {{"--page-size", ""}, "a number is missing"},
         {{"--splits", "-1"}, "splits = -1"},
-        {{"--splits", "many"}, "--splits"},
+        {{"--splits", "many"}, "--splits: many is no whole number"},
+        {{"--splits", "0x10"}, "--splits: 0x10 is no whole number"},
+        {{"--splits", "3", "--deterministic"}, "splits = 3 depends on the longest sequence"},
+        {{"--page-size", "020"}, "page size = 20;"},
+        {{"--explain", "--block", "0x2"}, "--block: 0x2 is no whole number"},
         {{"--rungs", "00a", "--softcap", "50"}, "00a fake, forward, does not do"},
         {{"--explain", "--shape", "1,1,1,2,2,4", "--dropout", "0.5"}, "--dropout: --explain prints the steps"},
         {{"--explain", "--shape", "1,1,1,2,2,4", "--schedule", "reverse"}, "--schedule: --explain prints the steps"},
@@ -200,15 +206,18 @@ TEST_F(Ladder, DecodingProblemsReachTheDecodingRungs) {
     ladder::Registry both = registry({Behaviour::right});
     both.add(fakes::rung("b", Behaviour::right, Pass::decode));
     const std::string file = path("ladder.json");
-    const Outcome outcome = run(both, {"--shape", "2,2,1,1,40,64", "--page-size", "16", "--splits", "3",
-                                       "--deterministic", "--json", file.c_str()});
+    const Outcome outcome =
+        run(both, {"--shape", "2,2,1,1,40,64", "--page-size", "016", "--splits", "3", "--json", file.c_str()});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
-    EXPECT_CONTAINS(outcome.out, "Nq=1 Nk=40 d=64 bf16 causal pages=16 splits=3 deterministic");
+    EXPECT_CONTAINS(outcome.out, "Nq=1 Nk=40 d=64 bf16 causal pages=16 splits=3, input");
     EXPECT_CONTAINS(outcome.out, "SKIPPED 00a fake, forward: takes no pages, as only decoding rungs do");
     EXPECT_CONTAINS(outcome.out, "1 verified, 0 wrong, 1 skipped.");
-    const json problem = json::parse(std::ifstream(file)).at("problem");
+    json problem = json::parse(std::ifstream(file)).at("problem");
     EXPECT_EQ(problem.at("page_size"), 16);
     EXPECT_EQ(problem.at("splits"), 3);
+    EXPECT_EQ(problem.at("deterministic"), false);
+    EXPECT_EQ(run(both, {"--shape", "2,2,1,1,40,64", "--deterministic", "--json", file.c_str()}).status, 0);
+    problem = json::parse(std::ifstream(file)).at("problem");
     EXPECT_EQ(problem.at("deterministic"), true);
     EXPECT_CONTAINS(run(both, {"--pass", "decode"}).out, "Nq=1 Nk=4096");
     EXPECT_CONTAINS(run(both, {"--list"}).out, "packed, dropout, pages");

@@ -119,6 +119,18 @@ TEST(Run, MemoryIsCountedInStorageTypes) {
     EXPECT_CONTAINS(*verify::too_large(fakes::rung("a", Behaviour::right), problem(), device), "19.30 KiB");
 }
 
+TEST(Run, WorkspacesOfOperandsThatDoNotFitAreNotAskedFor) {
+    ladder::Rung rung = fakes::rung("a", Behaviour::right);
+    int asked = 0;
+    rung.workspaces = [&](const Problem&) { return ++asked, std::vector<ladder::Workspace>{{"S", 1}}; };
+    gpu::Device device{"small", false, 9, 0, 1, 0, 2 * 2 * 3264 + 4 * 204 + 2 * 2 * 1472};
+    EXPECT_CONTAINS(*verify::too_large(rung, problem(), device), "are free");
+    EXPECT_EQ(asked, 1);
+    device.free_bytes -= 1;
+    EXPECT_CONTAINS(*verify::too_large(rung, problem(), device), "19.30 KiB");
+    EXPECT_EQ(asked, 1);
+}
+
 Problem paged_problem(int page_size) {
     Problem p = problem(5, 70);
     p.B = 3, p.cu_q = {0, 5, 5, 6}, p.cu_k = {0, 70, 86, 117};

@@ -204,6 +204,7 @@ TEST_F(Tensors, SeedThatNothingDependsOnIsRefused) {
     EXPECT_EQ(run({"--seed", "3"}).status, 2);
     EXPECT_CONTAINS(run({"--seed", "3"}).err, "--seed: the files of --tensors hold the inputs");
     EXPECT_EQ(run({"--seed", "3", "--dropout", "0.25"}).status, 0);
+    EXPECT_NE(run({"--seed", "3", "--page-size", "16"}).status, 2);  // the order of the pages
 }
 
 TEST_F(Tensors, NumPyReadsWhatIsWrittenAndWritesWhatIsRead) {

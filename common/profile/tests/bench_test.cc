@@ -103,7 +103,11 @@ TEST(Bench, BadArgumentsRunNothing) {
                                                       {"--l2", "hot"},
                                                       {"--pass", "sideways"},
                                                       {"--filter", "("},
-                                                      {"--problem", "B=many"}}) {
+                                                      {"--problem", "B=many"},
+                                                      {"--problem", ""},
+                                                      {"--longest", "-1"},
+                                                      {"--longest", "nan"},
+                                                      {"--grid", "counts", "--problem", small[1]}}) {
         const Outcome outcome = run(registry, arguments);
         EXPECT_EQ(outcome.status, 2) << arguments[0] << ' ' << arguments[1];
         EXPECT_NE(outcome.err.find(arguments[0]), std::string::npos) << outcome.err;
@@ -124,7 +128,37 @@ TEST(Bench, FilterAndPassChoose) {
     EXPECT_EQ(listed({"--filter", "^00b"}), 2);
     EXPECT_EQ(listed({"--filter", "forward.*causal"}), 2);
     EXPECT_EQ(listed({"--filter", "nothing"}), 0);
-    EXPECT_EQ(run(registry, {small[0], small[1], "--filter", "nothing"}).status, 3);
+    const Outcome nothing = run(registry, {small[0], small[1], "--filter", "nothing"});
+    EXPECT_EQ(nothing.status, 3);
+    EXPECT_NE(nothing.err.find("no rung of this build is chosen"), std::string::npos);
+}
+
+TEST(Bench, AFileThatCannotBeWrittenIsABadArgument) {
+    std::istringstream in;
+    std::ostringstream out, err;
+    const char* const argv[] = {"bench", small[0].c_str(), small[1].c_str(), "--json", "/nonexistent/x.json"};
+    EXPECT_EQ(profile::bench(registry_of(fakes::rung("b", Behaviour::right)), 5, argv, in, out, err), 2);
+    EXPECT_NE(err.str().find("--json"), std::string::npos) << err.str();
+    EXPECT_EQ(out.str(), "");
+}
+
+TEST(Bench, TheEmulatorTakesNoOptionsOfTime) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "a GPU has a clock";
+    const ladder::Registry registry = registry_of(fakes::rung("b", Behaviour::right));
+    for (std::vector<std::string> arguments :
+         {std::vector<std::string>{"--l2", "cold"}, {"--longest", "3"}, {"--repetitions", "11"}, {"--in-step"}}) {
+        arguments.insert(arguments.end(), small.begin(), small.end());
+        const Outcome outcome = run(registry, arguments);
+        EXPECT_EQ(outcome.status, 2) << arguments[0];
+        EXPECT_NE(outcome.err.find(arguments[0] + ": the emulator has no clock"), std::string::npos) << outcome.err;
+    }
+}
+
+TEST(Bench, ProblemThatNoRungHasMemoryForIsSkippedBeforeItIsMade) {
+    const Outcome outcome = run(registry_of(fakes::rung("b", Behaviour::right)),
+                                {"--problem", "B=100000 Hq=1 Hkv=1 Nq=500000000 Nk=16 d=8 bf16 none"});
+    EXPECT_EQ(outcome.status, 3) << outcome.err;
+    EXPECT_NE(second_row(outcome)["reason"].get<std::string>().find("of memory for"), std::string::npos);
 }
 
 TEST(Bench, GridsFollowEachOther) {

@@ -143,9 +143,12 @@ TEST(Grid, ProblemsAreWrittenAsTheyAreRead) {
             EXPECT_EQ(attention::describe(profile::parse_problem(text)), text);
         }
     }
-    const std::string paged = "B=2 Hq=4 Hkv=2 Nq=1 Nk=50 d=64 bf16 none pages=32 splits=3 deterministic";
-    EXPECT_EQ(attention::describe(profile::parse_problem(paged)), paged);
-    for (const char* text : {"B=1 Hq=x", "bf17", "window:1", "B=1 Hq=3 Hkv=2", "d=0"}) {
+    for (const char* last : {"splits=3", "deterministic"}) {
+        const std::string paged = std::string("B=2 Hq=4 Hkv=2 Nq=1 Nk=50 d=64 bf16 none pages=32 ") + last;
+        EXPECT_EQ(attention::describe(profile::parse_problem(paged)), paged);
+    }
+    for (const char* text : {"B=1 Hq=x", "bf17", "window:1", "B=1 Hq=3 Hkv=2", "d=0", "", " ", "B=4294967297",
+                             "splits=99999999999", "window:4294967297,0", "window:1,2x", "Nk=016x"}) {
         EXPECT_THROW(profile::parse_problem(text), attention::InvalidProblem) << text;
     }
 }

@@ -75,6 +75,38 @@ class Gate(unittest.TestCase):
         self.assertEqual(1, status)
         self.assertIn("it is off", said)
 
+    def test_a_rung_that_is_gone_does(self):
+        after = timed(1)
+        gone = after["rows"].pop(5)
+        status, said = self.run_gate(timed(1), after)
+        self.assertEqual(1, status)
+        self.assertIn(f"02b {gone['name']}, forward, p, warm: not in the results.", said)
+        self.assertIn("29 measurements compared", said)
+        self.assertEqual(0, self.run_gate(after, timed(1))[0])  # a new one is no loss
+
+    def test_peers_are_not_judged(self):
+        before, after = timed(1), timed(1, slowed=1.5)
+        for results in (before, after):
+            results["rows"][7]["stage"] = "peer"
+        self.assertEqual(0, self.run_gate(before, after)[0])
+        after["rows"].pop(7)
+        self.assertEqual(0, self.run_gate(before, after)[0])
+
+    def test_rows_without_a_roof_are_said(self):
+        for which, word in ((0, "in the baseline."), (1, "in the results.")):
+            runs = timed(1), timed(1, slowed=1.5)
+            del runs[which]["rows"][7]["roof"]
+            status, said = self.run_gate(*runs)
+            self.assertEqual(0, status)
+            self.assertIn("02b r7, forward, p, warm: not compared, it has no roof " + word, said)
+            self.assertIn("29 measurements compared", said)
+            self.assertIn("1 not, 0 alarms", said)
+        none = timed(1, rungs=1)
+        none["rows"][0]["roof"] = None
+        status, said = self.run_gate(none, none)
+        self.assertEqual(2, status)
+        self.assertIn("in common that has a roof", said)
+
     def test_equal_counts_pass(self):
         self.assertEqual(0, self.run_gate(counted(), counted())[0])
 
@@ -109,7 +141,60 @@ class Gate(unittest.TestCase):
         self.assertEqual(2, self.run_gate(counted(), timed(1))[0])
         self.assertEqual(2, self.run_gate(timed(1), counted())[0])
         self.assertEqual(2, self.run_gate(timed(1), timed(1) | {"debug": True})[0])
-        self.assertEqual(2, self.run_gate(timed(1), timed(1) | {"rows": []})[0])
+        self.assertEqual(2, self.run_gate(timed(1) | {"rows": []}, timed(1))[0])
+
+    def expect_refused(self, arguments, word):
+        """gate.py says why it stops, in one line that has the word."""
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(2, gate.main(arguments), arguments)
+        self.assertRegex(err.getvalue(), f"^gate.py: .*{word}.*\\.\n$")
+
+    def test_malformed_results_are_refused(self):
+        def row(results, **changed):
+            return results | {"rows": [results["rows"][0] | changed, *results["rows"][1:]]}
+
+        ours = timed(1)
+        counts, flows = counted()["rows"][0]["counts"], counted()["rows"][0]["bytes"]["tensors"]
+        bad = [(ours | {"rows": [5]}, "row 0 lacks"), (row(ours, problem="p"), "row 0 lacks"), (row(ours, name=None), "row 0 lacks"),
+               (row(ours, problem={}), "row 0 lacks"), (row(ours, l2=3), "row 0 lacks"), ([], "no object"), ({}, "no list called rows"),
+               *((row(ours, ms=ms), "r0.* its ms") for ms in ([], None, 3, [0.0], [1, -1], ["1"], [True], [float("nan")], [1e400])),
+               *((row(ours, roof=roof), "r0.* its roof") for roof in ({}, 3, {"ms": 0}, {"ms": "1"}, {"ms": float("nan")})),
+               ({"counts": 5}, "no baseline"), ({"counts": {"a": 5}}, "no baseline"), ({"counts": {"a": {"b": "c"}}}, "no baseline"),
+               *((row(counted(), counts=value), "its counts") for value in (None, 5, counts | {"barriers": "3"})),
+               *((row(counted(), flops=value), "its counts") for value in (None, "many", float("nan"), 1e400)),
+               *((row(counted(), bytes=value), "its counts") for value in
+                 (None, {}, {"tensors": None}, {"tensors": {"K": 5}}, {"tensors": flows | {"V": {"requested_read": None}}}))]  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            baseline, broken, good = (str(pathlib.Path(folder) / name) for name in ("baseline.json", "broken.json", "good.json"))
+            pathlib.Path(baseline).write_text('{"counts": {}}')
+            for results, word in bad:
+                pathlib.Path(broken).write_text(json.dumps(results))
+                of_emulator = isinstance(results, dict) and ("counts" in results or results.get("emulated"))
+                pathlib.Path(good).write_text(json.dumps(counted() if of_emulator else ours))
+                with self.subTest(results=results):
+                    as_results = isinstance(results, dict) and results.get("emulated")
+                    self.expect_refused([baseline, broken] if as_results else [broken, good], word)
+
+    def test_a_baseline_is_made_of_right_runs_alone(self):
+        wrong, skipped = counted(), counted()
+        wrong["rows"][0] |= {"status": "wrong", "reason": "it is off"}
+        for row in skipped["rows"]:
+            row["status"] = "skipped"
+        with tempfile.TemporaryDirectory() as folder:
+            baseline, results = pathlib.Path(folder) / "baseline.json", pathlib.Path(folder) / "results.json"
+            baseline.write_text("kept")
+            for bad, word in ((wrong, "it is off"), (skipped, "No rung was verified"), (counted() | {"rows": []}, "No rung"),
+                              (timed(1), "Times need no --write")):  # fmt: skip
+                results.write_text(json.dumps(bad))
+                self.expect_refused(["--write", str(baseline), str(results)], word)
+                self.assertEqual("kept", baseline.read_text())
+            results.write_text(json.dumps(counted()))
+            self.expect_refused(["--write", str(pathlib.Path(folder) / "missing" / "x"), str(results)], "cannot be written")
+            self.expect_refused(["--write", folder, str(results)], "cannot be written")
+            self.assertEqual(0, gate.main(["--write", str(baseline), str(results)]))
+            self.assertEqual(2, len(json.loads(baseline.read_text())["counts"]))
+            self.assertEqual({"baseline.json", "results.json"}, {path.name for path in pathlib.Path(folder).iterdir()})
 
 
 if __name__ == "__main__":
