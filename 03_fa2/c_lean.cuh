@@ -13,6 +13,9 @@
 // Rescaling. alpha = 1 for all 16 queries of an m_tile is common once some tiles have been walked: a vote then skips the d / 4
 // multiplications of U that 03b does a lane. The result is the same, to the bit.
 //
+// Exponentials among products. For d <= 64 registers are free for the next copy's addresses before W is made, so the weights of each
+// 16 keys come just before their products, and MUFU and tensor cores work at the same time.
+//
 // On chip, d = 128 (d = 64):  Q 128 x d, 32 KiB (16);  K, V 64 x d, 16 KiB (8) each.  In all 64 KiB (32): two CTAs an SM, and as
 // many as the registers allow: U 128 (64), S 64, W over S.
 // A tile: 4 Br Bc d FLOPs on tensor cores; K and V, 4 Bc d bytes of global memory.

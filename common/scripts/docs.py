@@ -8,7 +8,7 @@ A table stands between `<!-- table: FILE [stages=00,01] [pass=forward,backward] 
 of the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file
 of bench the table has a column for each problem; with `show=ceilings` the ceilings of that run; of a file of compare.sh with
 `show=peers` a column for each peer, with `show=libraries` what libraries reach of the ceilings. A file of variants
-(rows with `change`, `expected` and `ms`: {N: [before, after]}) becomes a table of what each change brought; a file of
+(rows with `change`, `expected` and `ms`: {N or a column's words: [before, after]}) becomes a table of what each change brought; a file of
 splits (rows with `splits`) one of what their partial results cost, a file of stage_02_traffic (`points`) one of what each key
 tile requests.
 """
@@ -52,10 +52,11 @@ def total(row, kind):
 
 
 def variants(results):
-    lengths = sorted({n for row in results["rows"] for n in row["ms"]}, key=int)
-    lines = ["| change | expected | " + " | ".join(f"N = {n}" for n in lengths) + " |", "|" + "---|" * (2 + len(lengths))]
+    columns = list(dict.fromkeys(key for row in results["rows"] for key in row["ms"]))
+    heads = [f"N = {key}" if key.isdigit() else key for key in columns]
+    lines = ["| change | expected | " + " | ".join(heads) + " |", "|" + "---|" * (2 + len(columns))]
     for row in results["rows"]:
-        ratios = [f"{row['ms'][n][0] / row['ms'][n][1]:.2f}x" if n in row["ms"] else "-" for n in lengths]
+        ratios = [f"{row['ms'][key][0] / row['ms'][key][1]:.2f}x" if key in row["ms"] else "-" for key in columns]
         lines.append(f"| {row['change']} | {row['expected']} | " + " | ".join(ratios) + " |")
     lines += ["", f"{results['machine']}; {results['problem']}. Speed relative to the plain file in the same run."]
     return "\n".join(lines) + "\n"
