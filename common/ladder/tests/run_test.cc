@@ -113,7 +113,7 @@ TEST(Run, MemoryIsCountedInStorageTypes) {
     // Q and O: 2 * 6 * 17 * 16 elements of 2 bytes, L: 2 * 6 * 17 of 4, K and V: 2 * 2 * 23 * 16 of 2.
     const double expected = 2 * 2 * 3264 + 4 * 204 + 2 * 2 * 1472;
     EXPECT_EQ(verify::device_bytes(fakes::rung("a", Behaviour::right), problem()), expected);
-    gpu::Device device{"small", false, 9, 0, 1, 0, static_cast<std::size_t>(expected)};
+    gpu::Device device{"small", false, 9, 0, 1, 0, static_cast<std::size_t>(expected), 0};
     EXPECT_FALSE(verify::too_large(fakes::rung("a", Behaviour::right), problem(), device));
     device.free_bytes -= 1;
     EXPECT_CONTAINS(*verify::too_large(fakes::rung("a", Behaviour::right), problem(), device), "19.30 KiB");
@@ -197,7 +197,7 @@ TEST(Run, PagesAreCountedInMemory) {
 TEST(Run, MoreHeadsThanAreDoneInMinutesAreTooManyEvenIfEmpty) {
     const ladder::Rung rung = fakes::rung("a", Behaviour::right);
     for (const bool emulated : {true, false}) {
-        const gpu::Device device{"large", emulated, 9, 0, 1, 0, std::size_t(1) << 40};
+        const gpu::Device device{"large", emulated, 9, 0, 1, 0, std::size_t(1) << 40, 0};
         Problem p = problem(0, 0);
         p.Hq = p.Hkv = 1;
         p.B = 1 << (emulated ? 18 : 24);
