@@ -1,5 +1,5 @@
 // 03c  lean: 03b with fewer instructions. Of a full key tile (d = 128, sm_90) nvcc makes 1315 for 03b, 256 of them products; here
-// 994. Same tiles, same bits; what goes:
+// 994. Same tiles and, where nobody fuses l alpha + W, same bits; what goes:
 //
 // Moves. mma.sync takes b0 and b1 of a fragment from neighbouring registers, an aligned pair. 03b points ldmatrix at K as at V, which
 // saves one address and returns b0, b0, b1, b1: some moves for each ldmatrix of K, more than 200 a tile.

@@ -9,7 +9,8 @@ of the ladder or of bench, relative to the repository's root. A figure that the 
 of bench the table has a column for each problem; with `show=ceilings` the ceilings of that run; of a file of compare.sh with
 `show=peers` a column for each peer, with `show=libraries` what libraries reach of the ceilings. A file of variants
 (rows with `change`, `expected` and `ms`: {N or a column's words: [before, after]}) becomes a table of what each change brought; a file of
-splits (rows with `splits`) one of what their partial results cost, a file of stage_02_traffic (`points`) one of what each key
+splits (rows with `splits`) one of what their partial results cost, a file of medians beside
+peers (rows with `against`) one of ratios, a file of stage_02_traffic (`points`) one of what each key
 tile requests.
 """
 import json
@@ -59,6 +60,16 @@ def variants(results):
         ratios = [f"{row['ms'][key][0] / row['ms'][key][1]:.2f}x" if key in row["ms"] else "-" for key in columns]
         lines.append(f"| {row['change']} | {row['expected']} | " + " | ".join(ratios) + " |")
     lines += ["", f"{results['machine']}; {results['problem']}. Speed relative to the plain file in the same run."]
+    return "\n".join(lines) + "\n"
+
+
+def medians_against_peers(results):
+    lengths = list(dict.fromkeys(n for row in results["rows"] for n in row["ms"]))
+    lines = ["| rung | pass | problem | speed over | " + " | ".join(f"N = {n}" for n in lengths) + " |", "|" + "---|" * (4 + len(lengths))]
+    for row in results["rows"]:
+        ratios = [f"{row['ms'][n][0] / row['ms'][n][1]:.2f}x" if n in row["ms"] else "-" for n in lengths]
+        lines.append(f"| {row['rung']} | {row['pass']} | {row['problem']} | {row['against']} | " + " | ".join(ratios) + " |")
+    lines += ["", f"{results['machine']}; {results['problem']}; commit {results['commit']}; {results['command']}"]
     return "\n".join(lines) + "\n"
 
 
@@ -179,6 +190,8 @@ def table(results, options):
         return {"ceilings": ceilings, "libraries": libraries}[options["show"]](results)
     if "splits" in results["rows"][0]:
         return splits(results)
+    if "against" in results["rows"][0]:
+        return medians_against_peers(results)
     if "change" in results["rows"][0]:
         return variants(results)
     rows = [row for row in results["rows"] if row["status"] == "verified"]
