@@ -24,12 +24,17 @@ std::int64_t forward_ctas(const Problem& problem, int Br) {
     return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.B * problem.Hq;
 }
 
+/// Launches a forward kernel; all three rungs take the same operands.
+template <class T, class Kernel>
+void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem, Operands& operands) {
+    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
+                operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
+}
+
 void launch_a(const Problem& problem, Operands& operands) {
     with_padded_d(problem, [&]<class T, int d>() {
-        gpu::launch({"stage03::a::forward", forward_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
-                    problem.modifies_scores() ? a::forward<T, d, true> : a::forward<T, d, false>,
-                    ladder::kernel_problem(problem, operands), operands.Q.as<const T>(), operands.K.as<const T>(),
-                    operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
+        launch<T>({"stage03::a::forward", forward_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
+                  problem.modifies_scores() ? a::forward<T, d, true> : a::forward<T, d, false>, problem, operands);
     });
 }
 
@@ -38,33 +43,25 @@ bool general(const Problem& problem) {
     return problem.dropout > 0 || problem.modifies_scores() || !(problem.scale > 0);
 }
 
-template <class T, int d, bool general>
-void launch_b(const Problem& problem, Operands& operands) {
-    gpu::launch(
-        {"stage03::b::forward", forward_ctas(problem, b::Br(d, general)), b::threads, sizeof(b::Shared<T, d, general>)},
-        b::forward<T, d, general>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
-        operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
-}
-
-template <class T, int d, bool general>
-void launch_c(const Problem& problem, Operands& operands) {
-    gpu::launch(
-        {"stage03::c::forward", forward_ctas(problem, c::Br(d, general)), c::threads, sizeof(c::Shared<T, d, general>)},
-        c::forward<T, d, general>, ladder::kernel_problem(problem, operands), operands.Q.as<const T>(),
-        operands.K.as<const T>(), operands.V.as<const T>(), operands.O.as<T>(), operands.L.as<float>());
-}
-
 void launch_b(const Problem& problem, Operands& operands) {
     with_padded_d(problem, [&]<class T, int d>() {
-        if (general(problem)) return launch_b<T, d, true>(problem, operands);
-        launch_b<T, d, false>(problem, operands);
+        const auto with = [&]<bool general>() {
+            launch<T>({"stage03::b::forward", forward_ctas(problem, b::Br(d, general)), b::threads,
+                       sizeof(b::Shared<T, d, general>)},
+                      b::forward<T, d, general>, problem, operands);
+        };
+        general(problem) ? with.template operator()<true>() : with.template operator()<false>();
     });
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
     with_padded_d(problem, [&]<class T, int d>() {
-        if (general(problem)) return launch_c<T, d, true>(problem, operands);
-        launch_c<T, d, false>(problem, operands);
+        const auto with = [&]<bool general>() {
+            launch<T>({"stage03::c::forward", forward_ctas(problem, c::Br(d, general)), c::threads,
+                       sizeof(c::Shared<T, d, general>)},
+                      c::forward<T, d, general>, problem, operands);
+        };
+        general(problem) ? with.template operator()<true>() : with.template operator()<false>();
     });
 }
 
@@ -152,7 +149,7 @@ void register_stage(ladder::Registry& registry) {
                   .kernel_pattern = "stage03::b::",
                   .refuses = refuses,
                   .workspaces = no_workspaces,
-                  .launch = [](const Problem& problem, Operands& operands) { launch_b(problem, operands); },
+                  .launch = launch_b,
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_b(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_b(problem)); }});
     registry.add({.stage = "03",
@@ -166,7 +163,7 @@ void register_stage(ladder::Registry& registry) {
                   .kernel_pattern = "stage03::c::",
                   .refuses = refuses,
                   .workspaces = no_workspaces,
-                  .launch = [](const Problem& problem, Operands& operands) { launch_c(problem, operands); },
+                  .launch = launch_c,
                   .exponentials = [](const Problem& problem) { return exponentials(problem, tile_size_c(problem)); },
                   .traffic = [](const Problem& problem) { return traffic(problem, tile_size_c(problem), true); }});
     register_backward(registry);
