@@ -52,25 +52,25 @@ def total(row, kind):
     return None if not parts or any(part is None for part in parts) else sum(parts)
 
 
-def variants(results):
+def table_of_ratios(results, words):
+    """Rows with `ms`: {N or a column's words: [before, after]} as ratios, behind columns of words, {heading: key}."""
     columns = list(dict.fromkeys(key for row in results["rows"] for key in row["ms"]))
-    heads = [f"N = {key}" if key.isdigit() else key for key in columns]
-    lines = ["| change | expected | " + " | ".join(heads) + " |", "|" + "---|" * (2 + len(columns))]
+    heads = [*words, *(f"N = {key}" if key.isdigit() else key for key in columns)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in results["rows"]:
         ratios = [f"{row['ms'][key][0] / row['ms'][key][1]:.2f}x" if key in row["ms"] else "-" for key in columns]
-        lines.append(f"| {row['change']} | {row['expected']} | " + " | ".join(ratios) + " |")
-    lines += ["", f"{results['machine']}; {results['problem']}. Speed relative to the plain file in the same run."]
-    return "\n".join(lines) + "\n"
+        lines.append("| " + " | ".join([*(row[key] for key in words.values()), *ratios]) + " |")
+    return "\n".join(lines) + "\n\n"
+
+
+def variants(results):
+    return (table_of_ratios(results, {"change": "change", "expected": "expected"})
+            + f"{results['machine']}; {results['problem']}. Speed relative to the plain file in the same run.\n")
 
 
 def medians_against_peers(results):
-    lengths = list(dict.fromkeys(n for row in results["rows"] for n in row["ms"]))
-    lines = ["| rung | pass | problem | speed over | " + " | ".join(f"N = {n}" for n in lengths) + " |", "|" + "---|" * (4 + len(lengths))]
-    for row in results["rows"]:
-        ratios = [f"{row['ms'][n][0] / row['ms'][n][1]:.2f}x" if n in row["ms"] else "-" for n in lengths]
-        lines.append(f"| {row['rung']} | {row['pass']} | {row['problem']} | {row['against']} | " + " | ".join(ratios) + " |")
-    lines += ["", f"{results['machine']}; {results['problem']}; commit {results['commit']}; {results['command']}"]
-    return "\n".join(lines) + "\n"
+    return (table_of_ratios(results, {"rung": "rung", "pass": "pass", "problem": "problem", "speed over": "against"})
+            + f"{results['machine']}; {results['problem']}; commit {results['commit']}; {results['command']}\n")
 
 
 def splits(results):
