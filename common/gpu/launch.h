@@ -91,6 +91,7 @@ struct LaunchShape {
     std::int64_t ctas;   // one-dimensional grid; nothing is launched for 0
     int threads;
     std::size_t shared_bytes;
+    int cluster = 1;                        // CTAs that run together and reach each other's shared memory
     const char* built_for = GPU_BUILT_FOR;  // left as it is
 };
 

@@ -44,4 +44,16 @@ GPU_DEVICE void ldmatrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t address G
 #endif
 }
 
+/// stmatrix.sync.aligned.m8n8.x4.shared.b16 [address], {r0, r1, r2, r3}: the way back, with the same addresses and lanes; all 32 lanes. sm_90
+/// and later.
+GPU_DEVICE void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4] GPU_SITE) {
+#if GPU_EMULATOR
+    emulator::stmatrix_x4(address, r, site);
+#else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+#endif
+}
+
 }  // namespace gpu

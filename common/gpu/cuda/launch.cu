@@ -180,6 +180,10 @@ void check_launch(const LaunchShape& shape) {
     if (shape.threads < 1 || shape.threads > 1024) {
         throw Error(kernel + " asks for " + std::to_string(shape.threads) + " threads a CTA; a CTA has 1 to 1024.");
     }
+    if (shape.cluster < 1 || shape.cluster > 8 || shape.ctas % shape.cluster != 0) {
+        throw Error(kernel + " asks for clusters of " + std::to_string(shape.cluster) + " CTAs in a launch of " +
+                    std::to_string(shape.ctas) + "; a cluster has 1 to 8, and they divide the launch.");
+    }
     if (shape.shared_bytes > properties().shared_bytes) {
         throw Error(kernel + " needs " + std::to_string(shape.shared_bytes) + " bytes of shared memory, and a CTA of " +
                     properties().name + " has " + std::to_string(properties().shared_bytes) + ".");
@@ -193,9 +197,16 @@ void launch_cuda(const LaunchShape& shape, const void* kernel, void** arguments)
                                             static_cast<int>(shape.shared_bytes)),
                        shape);
     }
-    check_launched(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(shape.ctas)),
-                                    dim3(static_cast<unsigned>(shape.threads)), arguments, shape.shared_bytes, nullptr),
-                   shape);
+    cudaLaunchAttribute cluster;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(shape.ctas));
+    config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = shape.cluster > 1 ? 1 : 0;
+    check_launched(cudaLaunchKernelExC(&config, kernel, arguments), shape);
     check_launched(cudaGetLastError(), shape);
     if (std::find(launched.begin(), launched.end(), shape.kernel) == launched.end()) launched.push_back(shape.kernel);
 }
