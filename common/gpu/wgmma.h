@@ -34,6 +34,11 @@ GPU_DEVICE void keep_in_order(R (&registers)[n]) {
         }
     }
 }
+template <class R, int m, int n>
+GPU_DEVICE void keep_in_order(R (&registers)[m][n]) {
+#pragma unroll
+    for (int i = 0; i < m; ++i) keep_in_order(registers[i]);
+}
 #endif
 
 /// wgmma.fence.sync.aligned: what ordinary code did to `registers`, arrays of D or A, is done before the products that follow.
