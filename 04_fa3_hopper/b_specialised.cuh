@@ -115,23 +115,10 @@ __global__ void __launch_bounds__(threads, 1)
     float O_rmem[d / 2], S[Bc / 2], m[2] = {-infinity, -infinity}, l[2] = {};
     std::uint32_t W[Bc / 16][4];
     for (float& x : O_rmem) x = 0;
-    if (!kv_tiles.empty()) mbarrier_wait_parity(smem.Q_full.address(0), 0);
-    for (int kv_tile = kv_tiles.end - 1, n = 0; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
-        const Place place(n);
+
+    // Element i of S: row g + 8 (i / 2 % 2), column 8 (i / 4) + 2t + i % 2.
+    const auto softmax = [&](int kv_tile) {
         const int j0 = kv_tile * Bc;
-
-        // 3.
-        mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
-        wgmma_fence(S);
-#pragma unroll
-        for (int k = 0; k < d / 16; ++k)
-            wgmma_m64k16<T, Major::k, Major::k>(S, smem.Q[own].k_major(0, 16 * k),
-                                                smem.K[place.slot].k_major(0, 16 * k), k > 0);
-        wgmma_commit_group();
-        wgmma_wait_group<0>(S);
-        if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
-
-            // 4. Element i of S: row g + 8 (i / 2 % 2), column 8 (i / 4) + 2t + i % 2.
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (!full_tiles.contains(kv_tile)) {
@@ -163,6 +150,25 @@ __global__ void __launch_bounds__(threads, 1)
                 O_rmem[i + 1] *= alpha;
             }
         }
+    };
+
+    if (!kv_tiles.empty()) mbarrier_wait_parity(smem.Q_full.address(0), 0);
+    for (int kv_tile = kv_tiles.end - 1, n = 0; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
+        const Place place(n);
+
+        // 3.
+        mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+        wgmma_fence(S);
+#pragma unroll
+        for (int k = 0; k < d / 16; ++k)
+            wgmma_m64k16<T, Major::k, Major::k>(S, smem.Q[own].k_major(0, 16 * k),
+                                                smem.K[place.slot].k_major(0, 16 * k), k > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<0>(S);
+        if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
+
+        // 4.
+        softmax(kv_tile);
 
         // 5.
         mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);

@@ -117,34 +117,9 @@ __global__ void __launch_bounds__(threads, 1)
     std::uint32_t W[Bc / 16][4];
     for (float& x : O_rmem) x = 0;
 
-    // Barriers 1 and 2: whose turn it is. The second warpgroup gives the first its first turn.
-    const int own_turn = 1 + own, other_turn = 2 - own;
-    if (own == 1) barrier_arrive(other_turn, threads_of_turn);
-
-    const auto issue_S = [&](const Place& place) {
-        mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
-        wgmma_fence(S);
-#pragma unroll
-        for (int k = 0; k < d / 16; ++k)
-            wgmma_m64k16<T, Major::k, Major::k>(S, smem.Q[own].k_major(0, 16 * k),
-                                                smem.K[place.slot].k_major(0, 16 * k), k > 0);
-        wgmma_commit_group();
-    };
-
-    // 3.
-    if (!kv_tiles.empty()) {
-        mbarrier_wait_parity(smem.Q_full.address(0), 0);
-        barrier_sync(own_turn, threads_of_turn);
-        issue_S(Place(0));
-        barrier_arrive(other_turn, threads_of_turn);
-    }
-    for (int kv_tile = kv_tiles.end - 1, n = 0; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
-        const Place place(n);
+    // Element i of S: row g + 8 (i / 2 % 2), column 8 (i / 4) + 2t + i % 2.
+    const auto softmax = [&](int kv_tile) {
         const int j0 = kv_tile * Bc;
-        wgmma_wait_group<0>(S);
-        if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
-
-            // 4. Element i of S: row g + 8 (i / 2 % 2), column 8 (i / 4) + 2t + i % 2.
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (!full_tiles.contains(kv_tile)) {
@@ -176,23 +151,62 @@ __global__ void __launch_bounds__(threads, 1)
                 O_rmem[i + 1] *= alpha;
             }
         }
+    };
 
-        // 5. This warpgroup's turn: W V of this tile and S of the next, while the other one is at its softmax.
-        mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);
-        barrier_sync(own_turn, threads_of_turn);
+    const auto issue_S = [&](const Place& place) {
+        mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+        wgmma_fence(S);
+#pragma unroll
+        for (int k = 0; k < d / 16; ++k)
+            wgmma_m64k16<T, Major::k, Major::k>(S, smem.Q[own].k_major(0, 16 * k),
+                                                smem.K[place.slot].k_major(0, 16 * k), k > 0);
+        wgmma_commit_group();
+    };
+    const auto issue_O = [&](const Place& place) {
         wgmma_fence(O_rmem, W);
 #pragma unroll
         for (int k = 0; k < Bc / 16; ++k)
             wgmma_m64k16<T, Major::mn>(O_rmem, W[k], smem.V[place.slot].mn_major(16 * k, 0), true);
         wgmma_commit_group();
-        if (kv_tile > kv_tiles.begin) issue_S(Place(n + 1));
+    };
+
+    // Barriers 1 and 2: whose turn it is to multiply. The second warpgroup gives the first its first turn.
+    const int own_turn = 1 + own, other_turn = 2 - own;
+    if (own == 1) barrier_arrive(other_turn, threads_of_turn);
+
+    if (!kv_tiles.empty()) {
+        // 3.
+        mbarrier_wait_parity(smem.Q_full.address(0), 0);
+        barrier_sync(own_turn, threads_of_turn);
+        issue_S(Place(0));
         barrier_arrive(other_turn, threads_of_turn);
-        if (kv_tile > kv_tiles.begin) {
+        wgmma_wait_group<0>(S);
+        if (thread == 0) mbarrier_arrive(smem.K_empty.address(0));
+        softmax(kv_tiles.end - 1);
+
+        int n = 1;
+        for (int kv_tile = kv_tiles.end - 2; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
+            // 4. This warpgroup's turn: W V of the tile before and S of this one, while the other is at its softmax.
+            const Place before(n - 1), place(n);
+            mbarrier_wait_parity(smem.V_full.address(before.slot), before.parity);
+            barrier_sync(own_turn, threads_of_turn);
+            issue_O(before);
+            issue_S(place);
+            barrier_arrive(other_turn, threads_of_turn);
             wgmma_wait_group<1>(O_rmem, W);
-        } else {
-            wgmma_wait_group<0>(O_rmem, W);
+            if (thread == 0) mbarrier_arrive(smem.V_empty.address(before.slot));
+            wgmma_wait_group<0>(S);
+            if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
+            softmax(kv_tile);
         }
-        if (thread == 0) mbarrier_arrive(smem.V_empty.address(place.slot));
+
+        // 5.
+        const Place last(n - 1);
+        mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
+        barrier_sync(own_turn, threads_of_turn);
+        issue_O(last);
+        barrier_arrive(other_turn, threads_of_turn);
+        wgmma_wait_group<0>(O_rmem, W);
     }
     if (own == 0) barrier_sync(own_turn, threads_of_turn);  // the turn that is left over
 

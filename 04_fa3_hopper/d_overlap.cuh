@@ -15,13 +15,13 @@ constexpr int slots = 2;
 /// Consumer warpgroups, of 64 queries each, and keys of a tile.
 constexpr int consumers(int d) { return d == 64 ? 3 : 2; }
 constexpr int Br(int d) { return 64 * consumers(d); }
-constexpr int Bc(int d, bool masked) { return d == 64 ? 128 : d == 128 ? (masked ? 128 : 176) : 80; }
+constexpr int Bc(int d) { return d <= 128 ? 128 : 80; }
 constexpr int threads(int d) { return warpgroup_size * (1 + consumers(d)); }
 
-template <class T, int d, int Bc>
+template <class T, int d>
 struct Shared {
-    PanelTile<T, 64, d> Q[consumers(d)];  // later O
-    PanelTile<T, Bc, d> K[slots], V[slots];
+    PanelTile<T, 64, d> Q[consumers(d)], O[d < 256 ? consumers(d) : 0];  // d = 256: O takes the memory of Q
+    PanelTile<T, Bc(d), d> K[slots], V[slots];
     SharedArray<Mbarrier, 1> Q_full, Q_empty, V_landed;
     SharedArray<Mbarrier, slots> K_full, K_empty, V_full, V_empty;
 };
@@ -32,35 +32,34 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// The query tiles of a launch, in the order in which CTAs take them.
+/// The query tiles of a launch in the order in which CTAs take them: longest_first, as a causal mask wants it, the last rows of all heads come
+/// first, and CTAs go there and back, so that their sums of lengths are even; otherwise head by head, so that CTAs that run at
+/// the same time read the same keys.
 struct Tiles {
-    int query_tiles, heads, section;
+    int query_tiles, heads;
     bool longest_first;
     struct Tile {
         int head, i0;
     };
-    /// Number of the tile that CTA `cta` takes in round `round`: there and back, so that the sums of lengths are even.
     __device__ std::int64_t number(int round) const {
         const int cta = round % 2 == 0 || !longest_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
         return std::int64_t(round) * gridDim.x + cta;
     }
     __device__ bool has(std::int64_t number) const { return number < std::int64_t(query_tiles) * heads; }
     __device__ Tile tile(std::int64_t number, int Br) const {
-        const int tiles = int(number);
-        if (!longest_first) return {tiles / query_tiles, tiles % query_tiles * Br};
-        const int first_head = tiles / (section * query_tiles) * section;
-        const int in_section = tiles - first_head * query_tiles, width = min(section, heads - first_head);
-        return {first_head + in_section % width, (query_tiles - 1 - in_section / width) * Br};
+        const int n = int(number);
+        if (longest_first) return {n % heads, (query_tiles - 1 - n / heads) * Br};
+        return {n / query_tiles, n % query_tiles * Br};
     }
 };
 
-template <class T, int d, int Bc>
+template <class T, int d>
 __global__ void __launch_bounds__(threads(d), 1)
     forward(KernelProblem problem, Tiles tiles, const __grid_constant__ TensorMap Q_map,
             const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map,
             const __grid_constant__ TensorMap O_map, Tensor<T> O, Tensor<float> L) {
-    constexpr int consumers = d::consumers(d), Br = d::Br(d);
-    auto& smem = shared_memory<Shared<T, d, Bc>>();
+    constexpr int consumers = d::consumers(d), Br = d::Br(d), Bc = d::Bc(d);
+    auto& smem = shared_memory<Shared<T, d>>();
 
     if (threadIdx.x == 0) {
         mbarrier_init(smem.Q_full.address(0), 1);
@@ -271,7 +270,14 @@ __global__ void __launch_bounds__(threads(d), 1)
             arrive(smem.V_empty.address(last.slot));
         }
 
-        // O = U / l through this warpgroup's rows of Q's memory.
+        // O = O / l through shared memory: the store of the tile before has been read, and nobody needs Q any more.
+        constexpr bool own_memory = d < 256;
+        auto& O_smem = own_memory ? smem.O[own] : smem.Q[own];
+        if (own_memory && thread == 0) {
+            mbarrier_arrive(smem.Q_empty.address(0));
+            cp_async_bulk_wait_group_read<0>();
+        }
+        if (own_memory) barrier_sync(own_barrier, warpgroup_size);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             l[half] += shfl_sync_bfly(l[half], 1);
@@ -287,30 +293,31 @@ __global__ void __launch_bounds__(threads(d), 1)
             for (int j = 0; j < 4; ++j)
                 packed[j] =
                     cvt_rn_x2<T>(factor[j % 2] * O_rmem[8 * k + 2 * j], factor[j % 2] * O_rmem[8 * k + 2 * j + 1]);
-            stmatrix_x4(smem.Q[own].address(warp_row + lane % 16, 16 * k + lane / 16 * 8), packed);
+            stmatrix_x4(O_smem.address(warp_row + lane % 16, 16 * k + lane / 16 * 8), packed);
         }
+        fence_proxy_async();
+        barrier_sync(own_barrier, warpgroup_size);
         const int first_row = i0 + 64 * own;
         if (problem.cu_q == nullptr || first_row + 64 <= sequence.Nq) {
-            fence_proxy_async();
-            barrier_sync(own_barrier, warpgroup_size);
             if (thread == 0) {
                 cp_async_bulk_tensor_5d_store(O_map, 0, int(sequence.first_query) + first_row, 0, h, sequence.batch,
-                                              smem.Q[own].address());
+                                              O_smem.address());
                 cp_async_bulk_commit_group();
-                cp_async_bulk_wait_group_read<0>();
-                mbarrier_arrive(smem.Q_empty.address(0));
             }
-        } else {
-            bar_warp_sync(all_lanes);
+        } else {  // a tensor knows its end, but not where one sequence ends and the next begins
             const auto O_gmem = sequence.queries(O, h);
-            for (int i = lane; i < 16 * d / 8; i += warp_size) {
-                const int r = warp_row + i / (d / 8), column = i % (d / 8) * 8;
-                if (first_row + r < sequence.Nq) O_gmem.store(first_row + r, column, smem.Q[own].load8(r, column));
+            for (int i = thread; i < 64 * d / 8; i += warpgroup_size) {
+                const int r = i / (d / 8), column = i % (d / 8) * 8;
+                if (first_row + r < sequence.Nq) O_gmem.store(first_row + r, column, O_smem.load8(r, column));
             }
+        }
+        if (!own_memory) {
+            if (thread == 0) cp_async_bulk_wait_group_read<0>();
             barrier_sync(own_barrier, warpgroup_size);
-            arrive(smem.Q_empty.address(0));
+            if (thread == 0) mbarrier_arrive(smem.Q_empty.address(0));
         }
     }
+    if (thread == 0) cp_async_bulk_wait_group_read<0>();
     if (own == 0) barrier_sync(1, 2 * warpgroup_size);  // the turn that is left over
 }
 
