@@ -57,7 +57,10 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
     meeting->arrived |= thread.bit();
     meeting->operands[thread.lane()] = operand;
     tsan::Token& token = *meeting->token;
-    if (instruction.orders_memory) tsan::release(token);
+    if (instruction.orders_memory) {
+        tsan::release(token);
+        meeting->sync.release(thread);
+    }
     if (meeting->arrived != mask) {
         machine.park({instruction.name, -1, site, progress});
         if (instruction.orders_memory) tsan::acquire(token);
@@ -67,8 +70,11 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
 
     complete(*thread.cta, *meeting);
     const int first = thread.warp() * warp_size;
-    for (std::uint32_t others = mask & ~thread.bit(); others != 0; others &= others - 1)
-        machine.wake(*thread.cta->threads[first + std::countr_zero(others)]);
+    for (std::uint32_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
+        Thread& lane = *thread.cta->threads[first + std::countr_zero(lanes)];
+        if (instruction.orders_memory) meeting->sync.acquire(lane);
+        if (&lane != &thread) machine.wake(lane);
+    }
     warp.meetings.erase(warp.meetings.begin() + (meeting - warp.meetings.data()));
 }
 

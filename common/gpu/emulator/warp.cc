@@ -1,6 +1,4 @@
 // Instructions that move values between the lanes of a warp, or only let them meet.
-#include <bit>
-
 #include "common/gpu/emulator/rendezvous.h"
 
 namespace emulator {
@@ -32,11 +30,7 @@ struct VoteOperands {
 void bar_warp_sync(std::uint32_t mask, Site site) {
     tsan::Ignore ignore;
     machine.operation();
-    meet(warp_sync, mask, nullptr, site, [](Cta& cta, Meeting& meeting) {
-        const int first = machine.current()->warp() * warp_size;
-        for (std::uint32_t lanes = meeting.mask; lanes != 0; lanes &= lanes - 1)
-            advance_warp_epoch(*cta.threads[first + std::countr_zero(lanes)]);
-    });
+    meet(warp_sync, mask, nullptr, site, [](Cta&, Meeting&) {});
 }
 
 float shuffle(Shuffle kind, float value, int argument, Site site) {
