@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace emulator {
 
@@ -113,7 +114,45 @@ void st_shared_cluster(std::uint32_t address, float value, Site site);
 
 void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed, Site site);
 void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4], Site site);
+void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4], Site site);
 void mma_m16n8k16(bool bf16, float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Site site);
+
+// ---- warpgroups ----
+
+bool elect_sync(Site site);
+/// A thread keeps (dec) or takes (inc) registers, up to this number.
+void setmaxnreg(int registers, bool increase, Site site);
+
+/// An array of a thread that stands for registers: D or A of a product.
+struct RegisterArray {
+    const void* data = nullptr;
+    int bytes = 0;
+    RegisterArray() = default;
+    template <class R, int n>
+    RegisterArray(R (&registers)[n]) : data(registers), bytes(sizeof(registers)) {}
+};
+
+/// One thread's operands of wgmma.mma_async m64nNk16; A in registers, or nullptr and a descriptor.
+struct Wgmma {
+    bool bf16;
+    int n;
+    float* d;
+    const std::uint32_t* a;
+    std::uint64_t a_descriptor, b_descriptor;
+    bool a_mn_major, b_mn_major, accumulate;
+
+    bool same_instruction(const Wgmma& other) const {
+        return bf16 == other.bf16 && n == other.n && (a == nullptr) == (other.a == nullptr) &&
+               a_descriptor == other.a_descriptor && b_descriptor == other.b_descriptor &&
+               a_mn_major == other.a_mn_major && b_mn_major == other.b_mn_major && accumulate == other.accumulate;
+    }
+};
+
+void wgmma_fence(const std::initializer_list<RegisterArray>& registers, Site site);
+void wgmma(const Wgmma& operands, Site site);
+void wgmma_commit_group(Site site);
+/// `registers`: of the products that the wait completes.
+void wgmma_wait_group(int pending, const std::initializer_list<RegisterArray>& registers, Site site);
 
 // ---- arithmetic and counters ----
 

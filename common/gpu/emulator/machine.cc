@@ -43,7 +43,8 @@ std::string text(const Thread& thread) {
            std::to_string(thread.lane()) + ")";
 }
 
-void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, std::uint32_t first_address) {
+void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, std::uint32_t first_address,
+                int registers) {
     index = cta;
     thread_count = live_threads = threads_in_cta;
     ready_warps = 0;
@@ -56,6 +57,12 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
     for (Warp& warp : warps) {
         warp.ready = warp.live = warp.exists = 0;
         warp.meetings.clear();
+    }
+    free_registers = 0;
+    for (Warpgroup& warpgroup : warpgroups) {
+        warpgroup.meeting = {};
+        warpgroup.products = {};
+        warpgroup.registers = registers;
     }
     static const Past nothing = boost::make_local_shared<Clock>();
     while (static_cast<int>(threads.size()) < thread_count) threads.push_back(std::make_unique<Thread>());
@@ -92,7 +99,8 @@ void Machine::start(Cluster& cluster, std::int64_t first_cta) {
         Cta& cta = *cluster.ctas[rank];
         cta.cluster = &cluster;
         cta.rank = rank;
-        cta.start(first_cta + rank, shape_->threads, shape_->shared_bytes, address_in(rank, offset));
+        cta.start(first_cta + rank, shape_->threads, shape_->shared_bytes, address_in(rank, offset),
+                  registers_at_launch(*shape_));
         for (int i = 0; i < cta.thread_count; ++i) cta.threads[i]->fiber.start(thread_entry, cta.threads[i].get());
         scheduler_.admit(cta);
         residents_.push_back(&cta);
@@ -225,10 +233,12 @@ void Machine::thread_exits(Thread& thread) {
                copy.site);
     }
     finish_bulk_at_exit(thread, where);
+    check_products_at_exit(thread, where);
     cta.set_parked(thread);
     cta.warps[thread.warp()].live &= ~thread.bit();
     --cta.live_threads;
     check_warp_after_exit(thread, where);
+    check_warpgroup_after_exit(thread, where);
     check_barriers_after_exit(thread, where);
     check_cluster_after_exit(thread, where);
 }

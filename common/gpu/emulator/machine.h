@@ -22,6 +22,7 @@
 #include "common/gpu/emulator/sanitizers.h"
 #include "common/gpu/emulator/scheduler.h"
 #include "common/gpu/emulator/shared_arena.h"
+#include "common/gpu/emulator/warpgroup.h"
 #include "common/gpu/launch.h"
 
 namespace emulator {
@@ -117,6 +118,8 @@ struct Cta {
     SharedArena arena;
     std::vector<std::unique_ptr<Thread>> threads;  // never fewer than thread_count
     std::array<Warp, max_warps> warps;
+    std::array<Warpgroup, max_threads / warpgroup_size> warpgroups;
+    int free_registers = 0;  // of the pool from which setmaxnreg.inc takes
     std::array<Barrier, named_barriers> barriers;
     std::map<std::uint32_t, Mbarrier> mbarriers;            // live ones by address
     std::deque<Load> loads;                                 // of its threads; the oldest go when they are performed
@@ -124,7 +127,8 @@ struct Cta {
     std::map<unsigned, std::uint32_t> visitors;             // agents of other CTAs, and when they were last here
     std::array<std::uint64_t, max_warps + 1> priorities{};  // of warps, and of the engines (last)
 
-    void start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, std::uint32_t first_address);
+    void start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, std::uint32_t first_address,
+               int registers);
     void set_ready(const Thread& thread) {
         warps[thread.warp()].ready |= thread.bit();
         ready_warps |= 1u << thread.warp();

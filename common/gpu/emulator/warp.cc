@@ -13,6 +13,8 @@ constexpr WarpInstruction shuffle_idx{"shfl.sync.idx", false, false};
 constexpr WarpInstruction votes[] = {
     {"vote.sync.ballot", false, false}, {"vote.sync.any", false, false}, {"vote.sync.all", false, false}};
 
+constexpr WarpInstruction elect{"elect.sync", false, false};
+
 struct ShuffleOperands {
     Shuffle kind;
     float value;
@@ -45,6 +47,13 @@ float shuffle(Shuffle kind, float value, int argument, Site site) {
         }
     });
     return operands.result;
+}
+
+bool elect_sync(Site site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    meet(elect, all_lanes, nullptr, site, [](Cta&, Meeting&) {});
+    return machine.current()->lane() == 0;
 }
 
 std::uint32_t vote(Vote kind, bool predicate, Site site) {

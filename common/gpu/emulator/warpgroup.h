@@ -8,6 +8,10 @@
 #include "common/gpu/emulator/emulator.h"
 #include "common/gpu/emulator/wgmma.h"
 
+namespace gpu {
+struct LaunchShape;
+}
+
 namespace emulator {
 
 struct Cta;
@@ -38,7 +42,11 @@ void meet_warpgroup(const char* instruction, const void* operand, Site site, boo
 /// Warpgroups that wait at `instruction` although all have come.
 void try_again(Cta& cta, const char* instruction);
 
-/// Called when a thread has exited: reports those who would wait for it for ever.
+/// Called when a thread exits or has exited: reports products under way, and those who would wait for it for ever.
+void check_products_at_exit(const Thread& thread, Site site);
 void check_warpgroup_after_exit(const Thread& thread, Site site);
+
+/// Registers of a thread when the kernel begins.
+int registers_at_launch(const gpu::LaunchShape& shape);
 
 }  // namespace emulator

@@ -78,6 +78,13 @@ bool names(const std::initializer_list<RegisterArray>& list, const char* data, i
 
 }  // namespace
 
+void RegisterUse::read_a(std::uint16_t (&a)[wgmma_m][mma_k]) const {
+    for (int thread = 0; thread < threads; ++thread)
+        for (int j = 0; j < 4; ++j)
+            std::memcpy(&a[thread / 32 * 16 + thread % 32 / 4 + j % 2 * 8][2 * (thread % 4) + j / 2 * 8],
+                        data(thread) + 4 * j, 4);
+}
+
 FencedArray* WarpgroupRegisters::array_of(const char* data, int bytes) {
     for (FencedArray& array : arrays_)
         if (array.data[0] <= data && data + bytes <= array.data[0] + array.bytes) return &array;

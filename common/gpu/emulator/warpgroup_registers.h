@@ -5,6 +5,7 @@
 // something else is found, ordinary code has touched it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <list>
@@ -45,6 +46,10 @@ struct RegisterUse {
     std::vector<std::array<std::array<float, mma_n>, wgmma_m>> sums = {};
 
     char* data(int thread) const { return array->data[thread] + first; }
+    auto* sum_blocks() { return reinterpret_cast<float(*)[wgmma_m][mma_n]>(sums.data()); }
+    void clear_sums() { std::fill(sums.begin(), sums.end(), decltype(sums)::value_type{}); }
+    /// A from the registers of the threads.
+    void read_a(std::uint16_t (&a)[wgmma_m][mma_k]) const;
 };
 
 class WarpgroupRegisters {
