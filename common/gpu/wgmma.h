@@ -44,8 +44,9 @@ using emulator::RegisterArray;
 
 /// wgmma.fence.sync.aligned: what ordinary code did to `registers`, arrays of D or A (up to eight), is done before the products that follow.
 #if GPU_EMULATOR
-inline void wgmma_fence(RegisterArray a = {}, RegisterArray b = {}, RegisterArray c = {}, RegisterArray d = {},
-                        RegisterArray e = {}, RegisterArray f = {}, RegisterArray g = {}, RegisterArray h = {} GPU_SITE) {
+inline void wgmma_fence(
+    RegisterArray a = {}, RegisterArray b = {}, RegisterArray c = {}, RegisterArray d = {}, RegisterArray e = {},
+    RegisterArray f = {}, RegisterArray g = {}, RegisterArray h = {} GPU_SITE) {
     emulator::wgmma_fence({a, b, c, d, e, f, g, h}, site);
 }
 #else
@@ -69,8 +70,9 @@ GPU_DEVICE void wgmma_commit_group(GPU_ONLY_SITE) {
 /// and A (up to eight) that the finished ones used: from here on they may be touched.
 #if GPU_EMULATOR
 template <int pending>
-void wgmma_wait_group(RegisterArray a = {}, RegisterArray b = {}, RegisterArray c = {}, RegisterArray d = {},
-                      RegisterArray e = {}, RegisterArray f = {}, RegisterArray g = {}, RegisterArray h = {} GPU_SITE) {
+void wgmma_wait_group(
+    RegisterArray a = {}, RegisterArray b = {}, RegisterArray c = {}, RegisterArray d = {}, RegisterArray e = {},
+    RegisterArray f = {}, RegisterArray g = {}, RegisterArray h = {} GPU_SITE) {
     emulator::wgmma_wait_group(pending, {a, b, c, d, e, f, g, h}, site);
 }
 #else

@@ -81,6 +81,7 @@ void order(const char* name, Thread& thread, Site site, const Box& box, std::uin
     box.for_each_range(source, [&](std::uint32_t address, int bytes) {
         arena.engine_read(store, {static_cast<std::uint16_t>(bulk.agent), bulk.committed + 1}, arena.at(address),
                           bytes);
+        arena.remember_reader(store, bulk.agent, arena.at(address), bytes);
     });
     totals.shared_read += static_cast<std::uint64_t>(box.bytes());
     issue(store);

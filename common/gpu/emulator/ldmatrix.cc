@@ -80,9 +80,9 @@ Thread& thread_with_row(const char* instruction, std::uint32_t address, Site sit
     machine.operation();
     Thread& thread = machine.thread(instruction);
     if (address % row_bytes != 0)
-        machine.report(std::string(instruction) + ": the row address " + std::to_string(address) +
-                           " is not a multiple of 16",
-                       site);
+        machine.report(
+            std::string(instruction) + ": the row address " + std::to_string(address) + " is not a multiple of 16",
+            site);
     return thread;
 }
 

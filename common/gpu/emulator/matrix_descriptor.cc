@@ -56,8 +56,8 @@ bool MatrixDescriptor::stays_in_rows(int mn_size) const {
     return span == 16 || start % span + std::min(together, span) <= span;
 }
 
-MatrixDescriptor checked_descriptor(const SharedArena& arena, std::uint64_t bits, bool mn_major, int mn_size,
-                                    const char* name, Site site) {
+std::vector<char*> chunks(const SharedArena& arena, std::uint64_t bits, bool mn_major, int mn_size, const char* name,
+                          Site site) {
     if (!MatrixDescriptor::reserved_bits_are_zero(bits))
         machine.report(name_of(name, bits) + ": bits 14, 15, 30, 31, 46 to 48 and 52 to 61 are reserved and must be 0",
                        site);
@@ -68,20 +68,28 @@ MatrixDescriptor checked_descriptor(const SharedArena& arena, std::uint64_t bits
                            (mn_major ? std::to_string(mn_size) + " elements along mn" : "16 elements along k") +
                            " do not fit from there on",
                        site);
-    for_each_chunk(descriptor, mn_size, [&](int i, int j, std::uint32_t address) {
-        if (arena.contains(at_descriptor_address(arena, address), 16)) return;
-        const std::string mn = std::to_string(mn_major ? 8 * i : i), k = std::to_string(mn_major ? j : 8 * j);
-        machine.report(name_of(name, bits) + ": element (mn, k) = (" + mn + ", " + k + ") would lie at shared address " +
-                           std::to_string(address) + ", outside the CTA's shared memory of " +
-                           std::to_string(arena.bytes()) + " bytes from " +
-                           std::to_string(arena.first_address() % window) + " on",
-                       site);
-    });
-    return descriptor;
-}
-
-char* at_descriptor_address(const SharedArena& arena, std::uint32_t address) {
-    return arena.memory() + (static_cast<std::int64_t>(address) - arena.first_address() % window);
+    const std::uint32_t first = arena.first_address() % window;
+    std::vector<char*> result;
+    result.reserve(2 * mn_size);
+    const auto add = [&](int mn, int k) {
+        const std::uint32_t address = descriptor.address(mn, k);
+        char* const chunk = arena.memory() + (static_cast<std::int64_t>(address) - first);
+        if (!arena.contains(chunk, 16))
+            machine.report(name_of(name, bits) + ": element (mn, k) = (" + std::to_string(mn) + ", " +
+                               std::to_string(k) + ") would lie at shared address " + std::to_string(address) +
+                               ", outside the CTA's shared memory of " + std::to_string(arena.bytes()) +
+                               " bytes from " + std::to_string(first) + " on",
+                           site);
+        result.push_back(chunk);
+    };
+    if (mn_major) {
+        for (int k = 0; k < 16; ++k)
+            for (int mn = 0; mn < mn_size; mn += 8) add(mn, k);
+    } else {
+        for (int mn = 0; mn < mn_size; ++mn)
+            for (int k = 0; k < 16; k += 8) add(mn, k);
+    }
+    return result;
 }
 
 }  // namespace emulator

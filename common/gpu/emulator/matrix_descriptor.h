@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/gpu/emulator/emulator.h"
 
@@ -26,25 +27,10 @@ struct MatrixDescriptor {
     bool stays_in_rows(int mn_size) const;
 };
 
-/// The operand `name` ("A", "B") of mn_size x 16 elements: reports a descriptor that PTX does not allow, or that leads out of the CTA's
-/// shared memory.
-MatrixDescriptor checked_descriptor(const SharedArena& arena, std::uint64_t bits, bool mn_major, int mn_size,
-                                    const char* name, Site site);
-
-/// The byte with an address of a descriptor.
-char* at_descriptor_address(const SharedArena& arena, std::uint32_t address);
-
-/// Calls each(i, j, address) for every 16 bytes of an operand, eight elements that lie together: of element (mn, k) = (i, 8 j) and the seven
-/// after it along k if k-major, of (8 i, j) along mn if mn-major.
-template <class Each>
-void for_each_chunk(const MatrixDescriptor& descriptor, int mn_size, Each each) {
-    if (descriptor.mn_major) {
-        for (int j = 0; j < 16; ++j)
-            for (int i = 0; i < mn_size / 8; ++i) each(i, j, descriptor.address(8 * i, j));
-    } else {
-        for (int i = 0; i < mn_size; ++i)
-            for (int j = 0; j < 2; ++j) each(i, j, descriptor.address(i, 8 * j));
-    }
-}
+/// Where an operand of mn_size x 16 elements lies: its chunks of 16 bytes, eight elements each. Chunk 2 i + j of a k-major operand holds
+/// (mn, k) = (i, 8 j) and the seven elements after it along k; chunk mn_size / 8 j + i of an mn-major one (8 i, j) and those after it along mn.
+/// Reports, for the operand `name` ("A", "B"), a descriptor that PTX does not allow, or that leads out of the CTA's shared memory.
+std::vector<char*> chunks(const SharedArena& arena, std::uint64_t bits, bool mn_major, int mn_size, const char* name,
+                          Site site);
 
 }  // namespace emulator

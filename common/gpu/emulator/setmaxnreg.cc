@@ -43,7 +43,8 @@ bool change(Cta& cta, int w) {
     if (needed > cta.free_registers) {
         if (n > obtainable(cta, w))
             report("it would wait for ever: the threads have " + std::to_string(now) + " registers each, " +
-                   std::to_string(cta.free_registers) + " are free, and the other warpgroups can give back enough for " +
+                   std::to_string(cta.free_registers) +
+                   " are free, and the other warpgroups can give back enough for " +
                    std::to_string(obtainable(cta, w)) + " at most");
         return false;
     }

@@ -155,8 +155,11 @@ void SharedArena::engine_read(const AsyncOperation& operation, Stamp end, const 
                            operation.site);
         add_reader(known, end, issuer);
     });
-    const unsigned agent = end.agent;
-    engine_reads_[{static_cast<const char*>(pointer), agent}] = {bytes, operation.name, &issuer, operation.site, agent};
+}
+
+void SharedArena::remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes) {
+    engine_reads_[{static_cast<const char*>(pointer), agent}] = {bytes, operation.name, operation.issuer,
+                                                                 operation.site, agent};
 }
 
 void SharedArena::engine_write(const AsyncOperation& operation, unsigned mbarrier, const void* pointer, int bytes) {

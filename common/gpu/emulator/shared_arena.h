@@ -70,6 +70,8 @@ class SharedArena {
     /// An engine that the operation's issuer sets off is to read these bytes until `end`, of whose epoch the issuer's wait will tell.
     /// They must be written, and if by ordinary stores, then those must have passed a proxy fence.
     void engine_read(const AsyncOperation& operation, Stamp end, const void* pointer, int bytes);
+    /// Whom reports are to name for what this agent reads in a part of the memory.
+    void remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes);
     /// An engine is to write these bytes; nobody touches them until the mbarrier has counted them.
     void engine_write(const AsyncOperation& operation, unsigned mbarrier, const void* pointer, int bytes);
     /// They are there, counted by an mbarrier in this epoch.

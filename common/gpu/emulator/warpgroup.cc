@@ -8,15 +8,14 @@ namespace emulator {
 
 namespace {
 
-bool same(Site a, Site b) { return a.line == b.line && std::string_view(a.file) == b.file; }
+bool same(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::string_view(a.file) == b.file); }
 
 /// "0-31, 64-127": the threads of warpgroup w that have come, or have not.
 std::string threads(const WarpgroupMeeting& meeting, int w, bool come) {
     std::string result;
     for (int warp = 0; warp < warpgroup_warps; ++warp) {
         const std::uint32_t lanes = come ? meeting.lanes[warp] : ~meeting.lanes[warp];
-        if (lanes != 0)
-            result += (result.empty() ? "" : ", ") + ranges(lanes, w * warpgroup_size + warp * warp_size);
+        if (lanes != 0) result += (result.empty() ? "" : ", ") + ranges(lanes, w * warpgroup_size + warp * warp_size);
     }
     return result;
 }
@@ -24,14 +23,16 @@ std::string threads(const WarpgroupMeeting& meeting, int w, bool come) {
 std::string progress(const Thread& thread) {
     const int w = thread.index / warpgroup_size;
     const WarpgroupMeeting& meeting = thread.cta->warpgroups[w].meeting;
-    if (meeting.arrived < warpgroup_size) return "threads " + threads(meeting, w, false) + " of the warpgroup have not come";
+    if (meeting.arrived < warpgroup_size)
+        return "threads " + threads(meeting, w, false) + " of the warpgroup have not come";
     return std::to_string(thread.cta->free_registers) + " registers are free";
 }
 
 void check_members(const Thread& thread, int w, const char* instruction, Site site) {
     const Cta& cta = *thread.cta;
     if ((w + 1) * warpgroup_size > cta.thread_count)
-        machine.report(std::string(instruction) + " needs a whole warpgroup, four warps from a multiple of four on; the CTA has " +
+        machine.report(std::string(instruction) +
+                           " needs a whole warpgroup, four warps from a multiple of four on; the CTA has " +
                            std::to_string(cta.thread_count) + " threads, and the last " +
                            std::to_string(cta.thread_count - w * warpgroup_size) + " are none",
                        site);
@@ -43,9 +44,9 @@ void check_members(const Thread& thread, int w, const char* instruction, Site si
     for (const Meeting& other : cta.warps[thread.warp()].meetings)
         if (other.mask & thread.bit())
             machine.report("lanes of warp " + std::to_string(thread.warp()) + " diverged: lane " +
-                               std::to_string(thread.lane()) + " is at " + instruction + " at " + text(site) + ", lanes " +
-                               ranges(other.arrived) + " are at " + other.instruction->name + " at " + text(other.site) +
-                               "; each waits for the other",
+                               std::to_string(thread.lane()) + " is at " + instruction + " at " + text(site) +
+                               ", lanes " + ranges(other.arrived) + " are at " + other.instruction->name + " at " +
+                               text(other.site) + "; each waits for the other",
                            site);
 }
 
@@ -69,9 +70,9 @@ void meet_warpgroup(const char* instruction, const void* operand, Site site, boo
         meeting.site = site;
         meeting.complete = complete;
     } else if (meeting.instruction != instruction || !same(meeting.site, site)) {
-        machine.report("warpgroup " + std::to_string(w) + " diverged: " + text(thread) + " is at " + instruction + " at " +
-                           text(site) + ", threads " + threads(meeting, w, true) + " are at " + meeting.instruction +
-                           " at " + text(meeting.site) + "; all 128 execute the same",
+        machine.report("warpgroup " + std::to_string(w) + " diverged: " + text(thread) + " is at " + instruction +
+                           " at " + text(site) + ", threads " + threads(meeting, w, true) + " are at " +
+                           meeting.instruction + " at " + text(meeting.site) + "; all 128 execute the same",
                        site);
     }
     meeting.lanes[thread.warp() % warpgroup_warps] |= thread.bit();
@@ -96,8 +97,8 @@ void check_warpgroup_after_exit(const Thread& thread, Site site) {
     if (w >= static_cast<int>(thread.cta->warpgroups.size())) return;
     const WarpgroupMeeting& meeting = thread.cta->warpgroups[w].meeting;
     if (meeting.arrived > 0)
-        machine.report("the thread exits while threads " + threads(meeting, w, true) + " of its warpgroup wait for it at " +
-                           meeting.instruction + " at " + text(meeting.site),
+        machine.report("the thread exits while threads " + threads(meeting, w, true) +
+                           " of its warpgroup wait for it at " + meeting.instruction + " at " + text(meeting.site),
                        site);
 }
 

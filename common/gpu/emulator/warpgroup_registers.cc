@@ -137,9 +137,8 @@ RegisterUse& WarpgroupRegisters::use(const char* operand, const RegisterPointers
     if (use == nullptr) {
         use = &uses_.emplace_back(RegisterUse{operand, array, static_cast<int>(data[0] - array->data[0]), bytes});
         if (const std::string where = changed(*use); !where.empty())
-            machine.report("wgmma: ordinary code has changed " + where +
-                               ", and no wgmma_fence that names it lies between",
-                           site);
+            machine.report(
+                "wgmma: ordinary code has changed " + where + ", and no wgmma_fence that names it lies between", site);
         if (name == "D") take_sums(*use);
     }
     ++use->products;
@@ -154,9 +153,9 @@ void WarpgroupRegisters::release(const RegisterLists& lists, Site site) {
             continue;
         }
         if (const std::string where = changed(*use); !where.empty())
-            machine.report("wgmma: " + where + " was changed while the product issued at " + text(use->site) +
-                               " was in flight",
-                           site);
+            machine.report(
+                "wgmma: " + where + " was changed while the product issued at " + text(use->site) + " was in flight",
+                site);
         for (int thread = 0; thread < threads; ++thread)
             if (!names(*lists[thread], use->data(thread), use->bytes))
                 machine.report("wgmma_wait_group completes a product whose registers it does not name: " +

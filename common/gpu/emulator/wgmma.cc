@@ -1,5 +1,6 @@
 #include "common/gpu/emulator/wgmma.h"
 
+#include <algorithm>
 #include <bitset>
 #include <cstdio>
 #include <cstring>
@@ -18,7 +19,7 @@ constexpr int operand_k = 16, chunk_bytes = 16;
 
 std::string text(const Wgmma& x) {
     char b[64], a[64] = "registers";
-    const auto operand = [](char (&text)[64], std::uint64_t descriptor, bool mn_major) {
+    const auto operand = [](char(&text)[64], std::uint64_t descriptor, bool mn_major) {
         std::snprintf(text, sizeof(text), "0x%016llX (%s-major)", static_cast<unsigned long long>(descriptor),
                       mn_major ? "mn" : "k");
     };
@@ -67,38 +68,38 @@ struct Named {
 
 RegisterLists lists(const WarpgroupMeeting& meeting) {
     RegisterLists result;
-    for (int i = 0; i < warpgroup_size; ++i)
-        result[i] = &static_cast<const Named*>(meeting.operands[i])->registers;
+    for (int i = 0; i < warpgroup_size; ++i) result[i] = &static_cast<const Named*>(meeting.operands[i])->registers;
     return result;
 }
 
-/// Calls each(pointer, bytes) for the parts of shared memory in which the operand lies, as few as there are.
+/// Calls each(pointer, bytes) for the parts of shared memory that the chunks make up, as few as there are.
 template <class Each>
-void for_each_range(const SharedArena& arena, const MatrixDescriptor& operand, int mn_size, Each each) {
+void for_each_range(const SharedArena& arena, const std::vector<char*>& chunks, Each each) {
     static std::bitset<max_shared_bytes / chunk_bytes + 1> used;
     std::size_t first = used.size(), last = 0;
-    for_each_chunk(operand, mn_size, [&](int, int, std::uint32_t address) {
-        const std::size_t chunk = static_cast<std::size_t>(at_descriptor_address(arena, address) - arena.memory()) / chunk_bytes;
-        used.set(chunk);
-        first = std::min(first, chunk);
-        last = std::max(last, chunk);
-    });
+    for (const char* chunk : chunks) {
+        const std::size_t i = static_cast<std::size_t>(chunk - arena.memory()) / chunk_bytes;
+        used.set(i);
+        first = std::min(first, i);
+        last = std::max(last, i);
+    }
     for (std::size_t i = first; i <= last; ++i) {
         if (!used[i]) continue;
-        std::size_t end = i;
-        while (used[end]) used.reset(end++);
-        each(arena.memory() + i * chunk_bytes, static_cast<int>((end - i) * chunk_bytes));
-        i = end;
+        const std::size_t begin = i;
+        while (used[i]) used.reset(i++);
+        each(arena.memory() + begin * chunk_bytes, static_cast<int>((i - begin) * chunk_bytes));
     }
 }
 
-/// The engine will read the operand until the group is complete.
-void order_read(Cta& cta, const Products& products, const Product& product, const MatrixDescriptor& operand, int mn_size) {
-    const Stamp end{static_cast<std::uint16_t>(products.agent), product.group};
-    for_each_range(cta.arena, operand, mn_size, [&](const char* pointer, int bytes) {
-        cta.arena.engine_read(product, end, pointer, bytes);
-        totals.shared_read += static_cast<std::uint64_t>(bytes);
+/// The engine will read these chunks until the group is complete.
+void order_read(Cta& cta, unsigned agent, const Product& product, const std::vector<char*>& chunks) {
+    if (chunks.empty()) return;
+    for_each_range(cta.arena, chunks, [&](const char* pointer, int bytes) {
+        cta.arena.engine_read(product, {static_cast<std::uint16_t>(agent), product.group}, pointer, bytes);
     });
+    const auto [first, last] = std::minmax_element(chunks.begin(), chunks.end());
+    cta.arena.remember_reader(product, agent, *first, static_cast<int>(*last - *first) + chunk_bytes);
+    totals.shared_read += chunks.size() * chunk_bytes;
 }
 
 bool issue_product(Cta& cta, int w) {
@@ -111,28 +112,31 @@ bool issue_product(Cta& cta, int w) {
     if (x.n % 8 != 0 || x.n < 8 || x.n > 256)
         machine.report("wgmma with n = " + std::to_string(x.n) + "; it is 8, 16, ... 256", site);
     if (products.agent == 0) products.agent = cta.cluster->add({});
-    const auto b = checked_descriptor(cta.arena, x.b_descriptor, x.b_mn_major, x.n, "B", site);
-    const auto a = x.a == nullptr ? checked_descriptor(cta.arena, x.a_descriptor, x.a_mn_major, wgmma_m, "A", site) : b;
-    Product& product = products.operations.emplace_back(machine.current(), site, warpgroup, x, a, b);
+    std::vector<char*> a, b = chunks(cta.arena, x.b_descriptor, x.b_mn_major, x.n, "B", site);
+    if (x.a == nullptr) a = chunks(cta.arena, x.a_descriptor, x.a_mn_major, wgmma_m, "A", site);
+    Product& product =
+        products.operations.emplace_back(machine.current(), site, warpgroup, x, std::move(a), std::move(b));
     ++products.uncommitted;
     product.d = &products.registers.use("D", pointers(meeting, true), x.n / 2 * 4, site);
     if (x.a != nullptr) product.a_registers = &products.registers.use("A", pointers(meeting, false), 16, site);
-    order_read(cta, products, product, b, x.n);
-    if (x.a == nullptr) order_read(cta, products, product, a, wgmma_m);
+    order_read(cta, products.agent, product, product.b);
+    order_read(cta, products.agent, product, product.a);
     totals.mma_flops += std::uint64_t{2} * wgmma_m * static_cast<unsigned>(x.n) * operand_k;
     issue(product);
     return true;
 }
 
-/// Element (mn, k) of the operand goes to where place(mn, k) says.
+/// Element (mn, k) of an operand goes to where place(mn, k) says.
 template <class Place>
-void read_operand(const SharedArena& arena, const MatrixDescriptor& operand, int mn_size, Place place) {
-    for_each_chunk(operand, mn_size, [&](int i, int j, std::uint32_t address) {
+void read_operand(const std::vector<char*>& chunks, bool mn_major, Place place) {
+    const int n = static_cast<int>(chunks.size()), mn_chunks = n / operand_k;
+    for (int chunk = 0; chunk < n; ++chunk) {
         std::uint16_t elements[8];
-        std::memcpy(elements, at_descriptor_address(arena, address), chunk_bytes);
+        std::memcpy(elements, chunks[chunk], chunk_bytes);
         for (int e = 0; e < 8; ++e)
-            (operand.mn_major ? place(8 * i + e, j) : place(i, 8 * j + e)) = elements[e];
-    });
+            (mn_major ? place(chunk % mn_chunks * 8 + e, chunk / mn_chunks) : place(chunk / 2, chunk % 2 * 8 + e)) =
+                elements[e];
+    }
 }
 
 bool complete_groups(Cta& cta, int w) {
@@ -167,13 +171,13 @@ bool complete_groups(Cta& cta, int w) {
 
 }  // namespace
 
-Product::Product(Thread* issuer, Site site, Warpgroup& warpgroup, const Wgmma& shape, const MatrixDescriptor& a,
-                 const MatrixDescriptor& b)
+Product::Product(Thread* issuer, Site site, Warpgroup& warpgroup, const Wgmma& shape, std::vector<char*> a,
+                 std::vector<char*> b)
     : AsyncOperation(product_name, issuer, site),
       warpgroup(warpgroup),
       shape(shape),
-      a(a),
-      b(b),
+      a(std::move(a)),
+      b(std::move(b)),
       number(warpgroup.products.issued++),
       group(warpgroup.products.committed + 1) {}
 
@@ -183,21 +187,19 @@ bool Product::step() {
         if (&earlier == this) break;
         if (earlier.d == d) finish(earlier);
     }
-    const SharedArena& arena = issuer->cta->arena;
     {
         EngineSpeaks engine(*this);
         tsan::acquire(products.issue_tokens[number % products.issue_tokens.size()]);
-#if GPU_TSAN
-        for_each_range(arena, b, shape.n, [](const char* p, int bytes) { tsan::read_range(p, bytes); });
-        if (a_registers == nullptr)
-            for_each_range(arena, a, wgmma_m, [](const char* p, int bytes) { tsan::read_range(p, bytes); });
-#endif
+        for (const auto* chunks : {&a, &b})
+            for (const char* chunk : *chunks) tsan::read_range(chunk, chunk_bytes);
         tsan::release(products.done_tokens[group % products.done_tokens.size()]);
     }
     std::uint16_t rows[wgmma_m][operand_k], columns[256 / mma_n][operand_k][mma_n];
-    read_operand(arena, b, shape.n, [&](int n, int k) -> auto& { return columns[n / mma_n][k][n % mma_n]; });
+    read_operand(
+        b, shape.b_mn_major, [&](int n, int k) -> auto& { return columns[n / mma_n][k][n % mma_n]; });
     if (a_registers == nullptr) {
-        read_operand(arena, a, wgmma_m, [&](int m, int k) -> auto& { return rows[m][k]; });
+        read_operand(
+            a, shape.a_mn_major, [&](int m, int k) -> auto& { return rows[m][k]; });
     } else {
         a_registers->read_a(rows);
     }

@@ -15,22 +15,22 @@ struct Warpgroup;
 struct Product : AsyncOperation {
     Warpgroup& warpgroup;
     Wgmma shape;
-    MatrixDescriptor a, b;  // a: unless it is in registers
+    std::vector<char*> a, b;  // chunks in shared memory; a: unless it is in registers
     RegisterUse *d = nullptr, *a_registers = nullptr;
     std::uint32_t number, group;  // counted from 0, from 1
 
-    Product(Thread* issuer, Site site, Warpgroup& warpgroup, const Wgmma& shape, const MatrixDescriptor& a,
-            const MatrixDescriptor& b);
+    Product(Thread* issuer, Site site, Warpgroup& warpgroup, const Wgmma& shape, std::vector<char*> a,
+            std::vector<char*> b);
     bool step() override;
 };
 
 struct Products : Groups<Product> {
     WarpgroupRegisters registers;
-    unsigned agent = 0;                            // the engine that reads for this warpgroup; its epochs are the groups
-    std::uint32_t committed = 0, completed = 0;    // groups so far
-    std::uint32_t issued = 0;                      // products so far
-    std::array<tsan::Token, 64> issue_tokens{};    // by number of the product
-    std::array<tsan::Token, 16> done_tokens{};     // by group
+    unsigned agent = 0;                          // the engine that reads for this warpgroup; its epochs are the groups
+    std::uint32_t committed = 0, completed = 0;  // groups so far
+    std::uint32_t issued = 0;                    // products so far
+    std::array<tsan::Token, 64> issue_tokens{};  // by number of the product
+    std::array<tsan::Token, 16> done_tokens{};   // by group
 };
 
 }  // namespace emulator
