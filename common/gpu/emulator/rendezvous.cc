@@ -37,6 +37,13 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
     Warp& warp = thread.cta->warps[thread.warp()];
     check_mask(thread, warp, instruction.name, mask, site);
 
+    const WarpgroupMeeting& others = thread.cta->warpgroups[thread.warp() / warpgroup_warps].meeting;
+    if (const std::uint32_t lanes = others.lanes[thread.warp() % warpgroup_warps] & mask; lanes != 0)
+        machine.report("lanes of warp " + std::to_string(thread.warp()) + " diverged: lane " +
+                           std::to_string(thread.lane()) + " is at " + instruction.name + " at " + text(site) +
+                           ", lanes " + ranges(lanes) + " are at " + others.instruction + " at " + text(others.site) +
+                           "; each waits for the other",
+                       site);
     Meeting* meeting = nullptr;
     for (Meeting& other : warp.meetings) {
         if (other.instruction == &instruction && other.mask == mask &&
