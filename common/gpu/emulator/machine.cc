@@ -2,7 +2,6 @@
 
 #include <exception>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "common/gpu/emulator/cluster.h"
@@ -77,7 +76,7 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         thread.epoch = 1;
         thread.fenced_epoch = 0;
         thread.past = nothing;
-        thread.time_out = {};
+        thread.timed_out_after = 0;
         thread.cluster_arrived = false;
         warps[thread.warp()].live |= thread.bit();
         warps[thread.warp()].exists |= thread.bit();
@@ -120,6 +119,7 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         scheduler_.start(options().schedule, random_);
         operations_left_ = scheduler_.operations_until_preemption();
         steps_ = 0;
+        events_ = 1;
         failure_.clear();
         residents_.clear();
         run_residents(shape.ctas);
@@ -169,16 +169,14 @@ Thread* Machine::choose() {
     }
 }
 
-/// No thread can go on. Those in try_wait may give up once a phase, as if a time had run out; false if all have.
+/// No thread can go on. Those in try_wait may give up, as if a time had run out; false if nothing has happened since they did.
 bool Machine::time_out() {
     bool any = false;
     for (Cta* cta : residents_)
         for (auto& [address, barrier] : cta->mbarriers)
             std::erase_if(barrier.waiting, [&](Thread* thread) {
-                TimeOut& last = thread->time_out;
-                if (last.mbarrier == &barrier && last.phase == barrier.phase) return false;
-                last = {&barrier, barrier.phase};
-                wake(*thread);
+                if (std::exchange(thread->timed_out_after, events_) == events_) return false;
+                cta->set_ready(*thread);
                 return any = true;
             });
     return any;
@@ -288,21 +286,24 @@ std::string Machine::footer(const Cta* cta) const {
 std::string Machine::deadlock() const {
     std::string result = "deadlock: no thread can go on";
     for (const Cta* cta : residents_) {
-        // Threads of a warp that wait for the same thing at the same place share a line.
+        // Threads that wait for the same thing at the same place share a line.
+        std::map<std::string, std::string> groups;
         for (int w = 0; w < max_warps; ++w) {
-            std::map<std::tuple<std::string, std::string>, std::uint32_t> groups;
-            for (int lane = 0; lane < warp_size; ++lane) {
-                if (!(cta->warps[w].live >> lane & 1)) continue;
-                const Thread& thread = *cta->threads[w * warp_size + lane];
+            std::map<std::string, std::uint32_t> lanes_of;
+            for (std::uint32_t lanes = cta->warps[w].live; lanes != 0; lanes &= lanes - 1) {
+                const Thread& thread = *cta->threads[w * warp_size + std::countr_zero(lanes)];
                 const Waiting& waiting = thread.waiting;
                 std::string what = waiting.instruction;
                 if (waiting.barrier >= 0) what += " " + std::to_string(waiting.barrier);
-                groups[{what + " at " + text(waiting.site), waiting.progress(thread)}] |= thread.bit();
+                lanes_of[what + " at " + text(waiting.site) + ": " + waiting.progress(thread)] |= thread.bit();
             }
-            for (const auto& [key, lanes] : groups)
-                result += "\n  CTA " + std::to_string(cta->index) + ", threads " + ranges(lanes, w * warp_size) +
-                          " wait for " + std::get<0>(key) + ": " + std::get<1>(key);
+            for (const auto& [what, lanes] : lanes_of) {
+                std::string& threads = groups[what];
+                threads += (threads.empty() ? "" : ", ") + ranges(lanes, w * warp_size);
+            }
         }
+        for (const auto& [what, threads] : groups)
+            result += "\n  CTA " + std::to_string(cta->index) + ", threads " + threads + " wait for " + what;
     }
     return result + footer(nullptr);
 }

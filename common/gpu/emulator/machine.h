@@ -60,7 +60,7 @@ struct Thread {
     std::uint32_t epoch = 1;
     std::uint32_t fenced_epoch = 0;  // the last before fence.proxy.async
     Past past;
-    TimeOut time_out;
+    std::uint64_t timed_out_after = 0;  // events, in try_wait
     bool cluster_arrived = false;     // at barrier.cluster, and has not waited yet
     std::uint32_t cluster_phase = 0;  // in which it arrived
 
@@ -154,7 +154,12 @@ class Machine {
     }
     /// The running thread stops until somebody calls wake().
     void park(const Waiting& waiting);
-    void wake(Thread& thread) { thread.cta->set_ready(thread); }
+    void wake(Thread& thread) {
+        happened();
+        thread.cta->set_ready(thread);
+    }
+    /// Something that a thread may be waiting for.
+    void happened() { ++events_; }
     /// An engine carries out one step of a pending operation.
     void perform(AsyncOperation& operation);
 
@@ -184,7 +189,7 @@ class Machine {
     Random random_;
     Scheduler scheduler_;
     std::int64_t operations_left_ = 0;
-    std::uint64_t steps_ = 0;
+    std::uint64_t steps_ = 0, events_ = 0;
     std::string failure_;
     tsan::Token launch_token_ = 0, exit_token_ = 0;
 };

@@ -69,6 +69,7 @@ void arrive(Thread& thread, Mbarrier& barrier, int bytes, const char* instructio
     barrier.arriving.release(thread);
     tsan::release(barrier.tokens[barrier.phase % 2]);
     --barrier.pending;
+    machine.happened();
     test(barrier);
 }
 

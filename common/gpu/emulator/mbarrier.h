@@ -37,12 +37,6 @@ struct Mbarrier {
     bool is_complete(int parity) const { return static_cast<int>(phase & 1) != parity; }
 };
 
-/// The waiter gave up on this phase once, as try_wait may, when nothing else could go on.
-struct TimeOut {
-    const Mbarrier* mbarrier = nullptr;
-    std::uint32_t phase = 0;
-};
-
 /// The live mbarrier at an address in the CTA's shared memory, else a report.
 Mbarrier& mbarrier_at(const Thread& thread, Cta& cta, std::uint32_t address, const char* instruction, Site site);
 /// The thread has seen what makes it visible to engines and to other CTAs: fence.mbarrier_init and a barrier.
