@@ -35,6 +35,10 @@ bool change(Cta& cta, int w) {
         if (asked(thread) != n)
             report("thread " + std::to_string(w * warpgroup_size + thread) + " of the same warpgroup asks for " +
                    std::to_string(asked(thread)));
+    for (int thread = 0; thread < warpgroup_size; ++thread)
+        if (const Thread& member = *cta.threads[w * warpgroup_size + thread];
+            member.epoch == warpgroup.synchronised[thread])
+            report(text(member) + " has not synchronised with the warpgroup since its last setmaxnreg");
     if (n < least || n > most || n % step != 0) report("it is a multiple of 8 from 24 to 256");
     if (increase ? n < now : n > now)
         report("the threads have " + std::to_string(now) + " registers each; " + (increase ? "inc" : "dec") +
@@ -50,6 +54,8 @@ bool change(Cta& cta, int w) {
     }
     warpgroup.registers = n;
     cta.free_registers -= needed;
+    for (int thread = 0; thread < warpgroup_size; ++thread)
+        warpgroup.synchronised[thread] = cta.threads[w * warpgroup_size + thread]->epoch;
     return true;
 }
 

@@ -32,7 +32,8 @@ struct WarpgroupMeeting {
 struct Warpgroup {
     WarpgroupMeeting meeting;
     Products products;
-    int registers = 0;  // of a thread, as setmaxnreg left them
+    int registers = 0;                                         // of a thread, as setmaxnreg left them
+    std::array<std::uint32_t, warpgroup_size> synchronised{};  // epochs of the threads at the last setmaxnreg
 };
 
 /// The running thread arrives at `instruction` (one object for each) and waits for its 127 companions; the last to come runs `complete`, which is false if
