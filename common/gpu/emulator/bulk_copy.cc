@@ -52,9 +52,7 @@ Load& order(const char* name, Thread& thread, Site site, const Box& box, Cta& ct
     Mbarrier& barrier = mbarrier_at(thread, cta, barrier_address, name, site);
     check_visible_beyond(thread, barrier, name, site);
     if (&cta != thread.cta) visit(thread, cta, name, site);
-    auto& loads = thread.cta->loads;
-    while (!loads.empty() && loads.front().performed()) loads.pop_front();
-    Load& load = loads.emplace_back(name, &thread, site, box, &cta, destination, &barrier);
+    Load& load = thread.cta->loads.emplace_back(name, &thread, site, box, &cta, destination, &barrier);
     box.for_each_range(destination, [&](std::uint32_t address, int bytes) {
         cta.arena.engine_write(load, barrier.agent, cta.arena.at(address), bytes);
     });
@@ -62,7 +60,9 @@ Load& order(const char* name, Thread& thread, Site site, const Box& box, Cta& ct
     return load;
 }
 
-void count_reads(const Box& box, const char* name, Site site) {
+/// A load is about to be ordered: room for it, and what it will read is counted.
+void prepare_load(Cta& cta, const Box& box, const char* name, Site site) {
+    while (!cta.loads.empty() && cta.loads.front().performed()) cta.loads.pop_front();
     box.for_each_row([&](int, int, int bytes, const char* global) {
         if (bytes > 0) count_global_read(box.map.region, global, bytes, name, site);
     });
@@ -159,7 +159,7 @@ void tensor_load(std::uint32_t destination, const TensorMap& map, const int* coo
     const Box box = box_at(map, coordinates);
     check_coordinates(load_name, box, rank, site);
     check_multiple(load_name, "the destination in shared memory", destination, 128, site);
-    count_reads(box, load_name, site);
+    prepare_load(*thread.cta, box, load_name, site);
     std::vector<Load*> loads;
     if (cta_mask == 0) {
         Cta& cta = cta_of(thread, destination, load_name, site);
@@ -182,7 +182,7 @@ void bulk_load(std::uint32_t destination, const void* source, const Region* regi
     Thread& thread = machine.thread(bulk_load_name);
     const Box box = row(source, region, bytes, bulk_load_name, site);
     check_multiple(bulk_load_name, "the destination in shared memory", destination, 16, site);
-    count_reads(box, bulk_load_name, site);
+    prepare_load(*thread.cta, box, bulk_load_name, site);
     Cta& cta = cta_of(thread, destination, bulk_load_name, site);
     issue(order(bulk_load_name, thread, site, box, cta, destination, barrier));
 }

@@ -45,7 +45,9 @@ def named_operands(kernel, instructions):
             source[match[1]] = f"param{match[2]}{match[3] or ''}"
         elif match := re.fullmatch(rf"mov\.\w+ ({REGISTER}), (-?\d+)", line):
             source[match[1]] = match[2]
-        elif match := re.fullmatch(rf"(?:cvta\.to\.global|mov)\.\w+ ({REGISTER}), ({REGISTER})", line):
+        elif match := re.fullmatch(rf"mov\.\w+ ({REGISTER}), {kernel}_param_(\d+)", line):
+            source[match[1]] = f"&param{match[2]}"
+        elif match := re.fullmatch(rf"(?:cvta\.to\.global|cvta\.param|mov)\.\w+ ({REGISTER}), ({REGISTER})", line):
             source[match[1]] = source.get(match[2], "_")
     for line in instructions:
         if match := re.fullmatch(rf"st\.global\.\w+ \[({REGISTER})(?:\+(\d+))?\], ({REGISTER})", line):
@@ -83,7 +85,9 @@ def uncovered(golden):
     opcodes = {line.split(" ")[0] for line in golden.values()}
     result = []
     for header in sorted((ROOT / "common/gpu").glob("*.h")):
-        for opcode in re.findall(r"\basm(?: volatile)?\(\s*\"([\w.:]+)", header.read_text()):
+        # The first instruction of each, after a brace and declarations.
+        start = r'\basm(?: volatile)?\(\s*(?:"\{\\n"\s*)?(?:"\.reg[^"]*"\s*)*"([\w.:]+)'
+        for opcode in re.findall(start, header.read_text()):
             if opcode not in opcodes:
                 result.append(f"{header.name} has the instruction {opcode}, and golden.txt does not.")
     return result
