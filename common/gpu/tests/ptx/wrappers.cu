@@ -33,6 +33,9 @@ PROBE cp_async_wait_group_0() { cp_async_wait_group<0>(); }
 PROBE cp_async_wait_group_1() { cp_async_wait_group<1>(); }
 PROBE cp_async_wait_group_2() { cp_async_wait_group<2>(); }
 
+struct MatrixRegisters {
+    std::uint32_t r[4];
+};
 PROBE ldmatrix_x4(std::uint32_t* out, std::uint32_t address) {
     std::uint32_t r[4];
     gpu::ldmatrix_x4(r, address);
@@ -43,6 +46,8 @@ PROBE ldmatrix_x4_trans(std::uint32_t* out, std::uint32_t address) {
     gpu::ldmatrix_x4_trans(r, address);
     for (int i = 0; i < 4; ++i) out[i] = r[i];
 }
+
+PROBE stmatrix_x4(std::uint32_t address, MatrixRegisters x) { gpu::stmatrix_x4(address, x.r); }
 
 struct MmaOperands {
     std::uint32_t a[4], b0, b1;
@@ -109,3 +114,5 @@ PROBE barrier_cluster_wait() { gpu::barrier_cluster_wait(); }
 PROBE mapa(std::uint32_t* out, std::uint32_t address, int rank) { out[0] = gpu::mapa(address, rank); }
 PROBE ld_shared_cluster(float* out, std::uint32_t address) { out[0] = gpu::ld_shared_cluster(address); }
 PROBE st_shared_cluster(std::uint32_t address, float value) { gpu::st_shared_cluster(address, value); }
+
+PROBE elect_sync(int* out) { out[0] = gpu::elect_sync(); }
