@@ -21,18 +21,23 @@ struct Reported {};
 
 }  // namespace
 
-std::string ranges(std::uint32_t mask, int offset) {
+std::string ranges(const std::vector<int>& numbers) {
     std::string result;
-    for (int first = 0; first < warp_size; ++first) {
-        if (!(mask >> first & 1)) continue;
-        int last = first;
-        while (last + 1 < warp_size && (mask >> (last + 1) & 1)) ++last;
+    for (std::size_t first = 0; first < numbers.size();) {
+        std::size_t last = first;
+        while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
         if (!result.empty()) result += ", ";
-        result += std::to_string(offset + first);
-        if (last > first) result += "-" + std::to_string(offset + last);
-        first = last;
+        result += std::to_string(numbers[first]);
+        if (last > first) result += "-" + std::to_string(numbers[last]);
+        first = last + 1;
     }
     return result;
+}
+
+std::string ranges(std::uint32_t mask, int offset) {
+    std::vector<int> numbers;
+    for (; mask != 0; mask &= mask - 1) numbers.push_back(offset + std::countr_zero(mask));
+    return ranges(numbers);
 }
 
 std::string text(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
@@ -286,23 +291,17 @@ std::string Machine::deadlock() const {
     std::string result = "deadlock: no thread can go on";
     for (const Cta* cta : residents_) {
         // Threads that wait for the same thing at the same place share a line.
-        std::map<std::string, std::string> groups;
-        for (int w = 0; w < max_warps; ++w) {
-            std::map<std::string, std::uint32_t> lanes_of;
-            for (std::uint32_t lanes = cta->warps[w].live; lanes != 0; lanes &= lanes - 1) {
-                const Thread& thread = *cta->threads[w * warp_size + std::countr_zero(lanes)];
-                const Waiting& waiting = thread.waiting;
-                std::string what = waiting.instruction;
-                if (waiting.barrier >= 0) what += " " + std::to_string(waiting.barrier);
-                lanes_of[what + " at " + text(waiting.site) + ": " + waiting.progress(thread)] |= thread.bit();
-            }
-            for (const auto& [what, lanes] : lanes_of) {
-                std::string& threads = groups[what];
-                threads += (threads.empty() ? "" : ", ") + ranges(lanes, w * warp_size);
-            }
+        std::map<std::string, std::vector<int>> groups;
+        for (int i = 0; i < cta->thread_count; ++i) {
+            const Thread& thread = *cta->threads[i];
+            if (!(cta->warps[thread.warp()].live & thread.bit())) continue;
+            const Waiting& waiting = thread.waiting;
+            std::string what = waiting.instruction;
+            if (waiting.barrier >= 0) what += " " + std::to_string(waiting.barrier);
+            groups[what + " at " + text(waiting.site) + ": " + waiting.progress(thread)].push_back(i);
         }
         for (const auto& [what, threads] : groups)
-            result += "\n  CTA " + std::to_string(cta->index) + ", threads " + threads + " wait for " + what;
+            result += "\n  CTA " + std::to_string(cta->index) + ", threads " + ranges(threads) + " wait for " + what;
     }
     return result + footer(nullptr);
 }

@@ -196,7 +196,8 @@ class Machine {
 
 extern Machine machine;
 
-/// "0-3, 7": the lanes of a mask, or the numbers offset + lane.
+/// "0-3, 7": numbers in order; the lanes of a mask, or the numbers offset + lane.
+std::string ranges(const std::vector<int>& numbers);
 std::string ranges(std::uint32_t mask, int offset = 0);
 /// "file.cu:12".
 std::string text(Site site);
