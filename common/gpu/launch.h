@@ -92,6 +92,7 @@ struct LaunchShape {
     int threads;
     std::size_t shared_bytes;
     int cluster = 1;                        // CTAs that run together and reach each other's shared memory
+    int registers = 0;                      // of a thread, on which the kernel's setmaxnreg count; 0: it has none
     const char* built_for = GPU_BUILT_FOR;  // left as it is
 };
 
@@ -148,7 +149,7 @@ struct Traffic {
 struct Counters {
     std::vector<Traffic> tensors;
     std::uint64_t shared_read = 0, shared_written = 0;  // bytes
-    std::uint64_t bank_conflicts = 0;                   // extra cycles of ldmatrix, eight rows at a time
+    std::uint64_t bank_conflicts = 0;                   // extra cycles of ldmatrix and stmatrix, eight rows at a time
     std::uint64_t mma_flops = 0;
     std::uint64_t exponentials = 0;
     std::uint64_t rescales = 0;

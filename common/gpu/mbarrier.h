@@ -88,7 +88,7 @@ GPU_DEVICE bool mbarrier_try_wait_parity(std::uint32_t barrier, int parity GPU_S
 
 /// Waits until the phase with this parity is complete.
 GPU_DEVICE void mbarrier_wait_parity(std::uint32_t barrier, int parity GPU_SITE) {
-    while (!mbarrier_try_wait_parity(barrier, parity GPU_PASS_SITE)) {
+    while (!gpu::mbarrier_try_wait_parity(barrier, parity GPU_PASS_SITE)) {
     }
 }
 

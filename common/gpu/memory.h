@@ -251,6 +251,7 @@ struct alignas(16) SharedTile {
 template <class T, int n>
 struct SharedArray : SharedTile<T, 1, n> {
     using Tile = SharedTile<T, 1, n>;
+    using Tile::address;
     GPU_DEVICE decltype(auto) operator()(int i GPU_SITE) { return Tile::operator()(0, i GPU_PASS_SITE); }
     GPU_DEVICE std::uint32_t address(int i GPU_SITE) { return Tile::address(0, i GPU_PASS_SITE); }
     GPU_DEVICE Vector<T, 2> load2(int i GPU_SITE) { return Tile::load2(0, i GPU_PASS_SITE); }

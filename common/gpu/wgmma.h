@@ -27,7 +27,9 @@ template <class R, int n>
 GPU_DEVICE void keep_in_order(R (&registers)[n]) {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-        if constexpr (std::is_same_v<R, float>) {
+        if constexpr (std::is_array_v<R>) {
+            keep_in_order(registers[i]);
+        } else if constexpr (std::is_same_v<R, float>) {
             asm volatile("" : "+f"(registers[i])::"memory");
         } else {
             asm volatile("" : "+r"(registers[i])::"memory");
@@ -41,16 +43,24 @@ GPU_DEVICE void keep_in_order(R (&registers)[m][n]) {
 }
 #endif
 
-/// wgmma.fence.sync.aligned: what ordinary code did to `registers`, arrays of D or A, is done before the products that follow.
+#if GPU_EMULATOR
+using emulator::RegisterArray;
+#endif
+
+/// wgmma.fence.sync.aligned: what ordinary code did to `registers`, arrays of D or A (up to eight), is done before the products that follow.
+#if GPU_EMULATOR
+inline void wgmma_fence(
+    RegisterArray a = {}, RegisterArray b = {}, RegisterArray c = {}, RegisterArray d = {}, RegisterArray e = {},
+    RegisterArray f = {}, RegisterArray g = {}, RegisterArray h = {} GPU_SITE) {
+    emulator::wgmma_fence({a, b, c, d, e, f, g, h}, site);
+}
+#else
 template <class... Registers>
 GPU_DEVICE void wgmma_fence(Registers&... registers) {
-#if GPU_EMULATOR
-    emulator::wgmma_fence({emulator::RegisterArray(registers)...});
-#else
     (keep_in_order(registers), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
 }
+#endif
 
 /// wgmma.commit_group.sync.aligned: the products since the last commit become one group.
 GPU_DEVICE void wgmma_commit_group(GPU_ONLY_SITE) {
@@ -62,16 +72,21 @@ GPU_DEVICE void wgmma_commit_group(GPU_ONLY_SITE) {
 }
 
 /// wgmma.wait_group.sync.aligned pending: wait until at most `pending` of the youngest groups are under way. `registers` are the arrays of D
-/// and A that the finished ones used: from here on they may be touched.
+/// and A (up to eight) that the finished ones used: from here on they may be touched.
+#if GPU_EMULATOR
+template <int pending>
+void wgmma_wait_group(
+    RegisterArray a = {}, RegisterArray b = {}, RegisterArray c = {}, RegisterArray d = {}, RegisterArray e = {},
+    RegisterArray f = {}, RegisterArray g = {}, RegisterArray h = {} GPU_SITE) {
+    emulator::wgmma_wait_group(pending, {a, b, c, d, e, f, g, h}, site);
+}
+#else
 template <int pending, class... Registers>
 GPU_DEVICE void wgmma_wait_group(Registers&... registers) {
-#if GPU_EMULATOR
-    emulator::wgmma_wait_group(pending, {emulator::RegisterArray(registers)...});
-#else
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
     (keep_in_order(registers), ...);
-#endif
 }
+#endif
 
 #if !GPU_EMULATOR
 #include "common/gpu/wgmma_forms.inc"

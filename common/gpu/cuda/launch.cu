@@ -197,6 +197,15 @@ void launch_cuda(const LaunchShape& shape, const void* kernel, void** arguments)
                                             static_cast<int>(shape.shared_bytes)),
                        shape);
     }
+    if (shape.registers > 0) {
+        cudaFuncAttributes attributes;
+        check_launched(cudaFuncGetAttributes(&attributes, kernel), shape);
+        if (attributes.numRegs != shape.registers)
+            throw Error(std::string("Kernel ") + shape.kernel + " is compiled to " +
+                        std::to_string(attributes.numRegs) + " registers a thread, and its setmaxnreg count on " +
+                        std::to_string(shape.registers) +
+                        ": they might wait for ever. __launch_bounds__ decides how many it gets.");
+    }
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};

@@ -80,6 +80,7 @@ bool arrive(Thread& thread, const char* instruction, int id, int threads, Site s
         barrier.site = site;
     }
     lanes |= thread.bit();
+    barrier.sync.release(thread);
     return ++barrier.arrived == barrier.expected;
 }
 
@@ -88,12 +89,13 @@ void complete(Cta& cta, Barrier& barrier, const char* instruction, int id, Site 
     for (int w = 0; w < max_warps; ++w)
         for (std::uint32_t lanes = barrier.waiting_lanes[w]; lanes != 0; lanes &= lanes - 1) {
             Thread& waiter = *cta.threads[w * warp_size + std::countr_zero(lanes)];
-            advance_barrier_epoch(waiter);
+            barrier.sync.acquire(waiter);
             machine.wake(waiter);
         }
     barrier.arrived = 0;
     barrier.arrived_lanes = {};
     barrier.waiting_lanes = {};
+    barrier.sync = {};
     ++barrier.generation;
     ++totals.barriers;
 }
@@ -109,11 +111,11 @@ void bar_sync(int id, int threads, Site site) {
     Barrier& barrier = thread.cta->barriers[id];
     tsan::Token& token = barrier.tokens[barrier.generation % 2];
     tsan::release(token);
-    if (arrive(thread, instruction, id, threads, site)) {
+    const bool last = arrive(thread, instruction, id, threads, site);
+    barrier.waiting_lanes[thread.warp()] |= thread.bit();
+    if (last) {
         complete(*thread.cta, barrier, instruction, id, site);
-        advance_barrier_epoch(thread);
     } else {
-        barrier.waiting_lanes[thread.warp()] |= thread.bit();
         machine.park({instruction, id, site, progress});
     }
     tsan::acquire(token);
@@ -129,7 +131,6 @@ void bar_arrive(int id, int threads, Site site) {
     Barrier& barrier = thread.cta->barriers[id];
     tsan::release(barrier.tokens[barrier.generation % 2]);
     const bool last = arrive(thread, instruction, id, threads, site);
-    advance_barrier_epoch(thread);
     if (last) complete(*thread.cta, barrier, instruction, id, site);
 }
 

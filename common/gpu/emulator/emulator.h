@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace emulator {
 
@@ -65,10 +66,93 @@ void cp_async(std::uint32_t destination, const void* source, const Region* regio
 void cp_async_commit_group(Site site);
 void cp_async_wait_group(int pending, Site site);
 
+// ---- mbarriers and the fence between ordinary stores and engines ----
+
+void mbarrier_init(std::uint32_t address, int count, Site site);
+void mbarrier_inval(std::uint32_t address, Site site);
+void fence_mbarrier_init(Site site);
+/// bytes > 0: arrive.expect_tx.
+void mbarrier_arrive(std::uint32_t address, int bytes, Site site);
+void mbarrier_arrive_cluster(std::uint32_t address, Site site);
+bool mbarrier_try_wait_parity(std::uint32_t address, int parity, Site site);
+void fence_proxy_async(Site site);
+
+// ---- tensor maps, bulk and tensor copies ----
+
+/// gpu::TensorMap: dimension 0 is the fastest and dense.
+struct TensorMap {
+    char* base;
+    const Region* region;
+    int element_bytes, rank;
+    std::int64_t size[5];    // elements
+    std::int64_t stride[5];  // bytes
+    int box[5];              // elements of one copy
+    int swizzle_bytes;       // 0, 32, 64, 128
+};
+
+/// cta_mask == 0: to the CTA in whose shared memory `destination` lies, else to the same place in each CTA of the mask.
+void tensor_load(std::uint32_t destination, const TensorMap& map, const int* coordinates, int rank,
+                 std::uint32_t barrier, std::uint32_t cta_mask, Site site);
+void tensor_store(const TensorMap& map, const int* coordinates, int rank, std::uint32_t source, Site site);
+void bulk_load(std::uint32_t destination, const void* source, const Region* region, int bytes, std::uint32_t barrier,
+               Site site);
+void bulk_add(float* destination, const Region* region, std::uint32_t source, int bytes, Site site);
+void bulk_commit_group(Site site);
+/// read: the groups have only been read.
+void bulk_wait_group(int pending, bool read, Site site);
+
+// ---- clusters ----
+
+int cluster_ctarank();
+void cluster_arrive(Site site);
+void cluster_wait(Site site);
+std::uint32_t mapa(std::uint32_t address, int rank, Site site);
+float ld_shared_cluster(std::uint32_t address, Site site);
+void st_shared_cluster(std::uint32_t address, float value, Site site);
+
 // ---- tensor cores ----
 
 void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed, Site site);
+void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4], Site site);
+void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4], Site site);
 void mma_m16n8k16(bool bf16, float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Site site);
+
+// ---- warpgroups ----
+
+bool elect_sync(Site site);
+/// A thread keeps (dec) or takes (inc) registers, up to this number.
+void setmaxnreg(int registers, bool increase, Site site);
+
+/// An array of a thread that stands for registers: D or A of a product.
+struct RegisterArray {
+    const void* data = nullptr;
+    int bytes = 0;
+    RegisterArray() = default;
+    template <class R, int n>
+    RegisterArray(R (&registers)[n]) : data(registers), bytes(sizeof(registers)) {}
+};
+
+/// One thread's operands of wgmma.mma_async m64nNk16; A in registers, or nullptr and a descriptor.
+struct Wgmma {
+    bool bf16;
+    int n;
+    float* d;
+    const std::uint32_t* a;
+    std::uint64_t a_descriptor, b_descriptor;
+    bool a_mn_major, b_mn_major, accumulate;
+
+    bool same_instruction(const Wgmma& other) const {
+        return bf16 == other.bf16 && n == other.n && (a == nullptr) == (other.a == nullptr) &&
+               a_descriptor == other.a_descriptor && b_descriptor == other.b_descriptor &&
+               a_mn_major == other.a_mn_major && b_mn_major == other.b_mn_major && accumulate == other.accumulate;
+    }
+};
+
+void wgmma_fence(const std::initializer_list<RegisterArray>& registers, Site site);
+void wgmma(const Wgmma& operands, Site site);
+void wgmma_commit_group(Site site);
+/// `registers`: of the products that the wait completes.
+void wgmma_wait_group(int pending, const std::initializer_list<RegisterArray>& registers, Site site);
 
 // ---- arithmetic and counters ----
 

@@ -105,6 +105,9 @@ void check_launch(const LaunchShape& shape) {
         throw Error(kernel + std::to_string(shape.ctas) + " CTAs, allowed are 0 to 2147483647");
     if (shape.threads < 1 || shape.threads > emulator::max_threads)
         throw Error(kernel + std::to_string(shape.threads) + " threads a CTA, allowed are 1 to 1024");
+    if (shape.cluster < 1 || shape.cluster > 8 || shape.ctas % shape.cluster != 0)
+        throw Error(kernel + "clusters of " + std::to_string(shape.cluster) + " CTAs in a launch of " +
+                    std::to_string(shape.ctas) + "; a cluster has 1 to 8, and they divide the launch");
     if (shape.shared_bytes > emulator::max_shared_bytes)
         throw Error(kernel + "needs " + std::to_string(shape.shared_bytes) + " bytes of shared memory, device has " +
                     std::to_string(emulator::max_shared_bytes));

@@ -1,4 +1,4 @@
-// ldmatrix: four 8x8 matrices of 16-bit elements from shared memory, spread over the lanes of a warp.
+// ldmatrix and stmatrix: four 8x8 matrices of 16-bit elements between shared memory and the lanes of a warp.
 #include <algorithm>
 #include <cstring>
 
@@ -12,6 +12,7 @@ namespace {
 constexpr int row_bytes = 16;
 constexpr WarpInstruction plain{"ldmatrix", true, false};
 constexpr WarpInstruction trans{"ldmatrix.trans", true, false};
+constexpr WarpInstruction store_plain{"stmatrix", true, false};
 
 struct Operands {
     std::uint32_t* registers;
@@ -55,6 +56,36 @@ void load(Cta& cta, Meeting& meeting) {
     totals.shared_read += 4 * 8 * row_bytes;
 }
 
+struct StoreOperands {
+    const std::uint32_t* registers;
+    std::uint32_t address;
+};
+
+void store(Cta& cta, Meeting& meeting) {
+    const auto at = [&](int lane) -> StoreOperands& { return *static_cast<StoreOperands*>(meeting.operands[lane]); };
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        std::uint32_t addresses[8];
+        for (int row = 0; row < 8; ++row) {
+            addresses[row] = at(8 * matrix + row).address;
+            for (int pair = 0; pair < 4; ++pair)  // lane 4 row + pair has elements 2 pair, 2 pair + 1
+                std::memcpy(cta.arena.at(addresses[row]) + 4 * pair, &at(4 * row + pair).registers[matrix], 4);
+        }
+        totals.bank_conflicts += extra_cycles(addresses);
+    }
+    totals.shared_written += 4 * 8 * row_bytes;
+}
+
+/// The thread, at an instruction to which it passes the address of a row of 16 bytes.
+Thread& thread_with_row(const char* instruction, std::uint32_t address, Site site) {
+    machine.operation();
+    Thread& thread = machine.thread(instruction);
+    if (address % row_bytes != 0)
+        machine.report(
+            std::string(instruction) + ": the row address " + std::to_string(address) + " is not a multiple of 16",
+            site);
+    return thread;
+}
+
 }  // namespace
 
 void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed, Site site) {
@@ -63,18 +94,27 @@ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address, bool transposed, 
     const void* row = nullptr;
     {
         tsan::Ignore ignore;
-        machine.operation();
-        Thread& thread = machine.thread(instruction.name);
-        if (address % row_bytes != 0)
-            machine.report(std::string(instruction.name) + ": the row address " + std::to_string(address) +
-                               " is not a multiple of 16",
-                           site);
+        Thread& thread = thread_with_row(instruction.name, address, site);
         row = thread.cta->arena.at(address);
         thread.cta->arena.read(thread, row, row_bytes, instruction.name, site);
     }
     tsan::read_range(row, row_bytes);  // in the lane's own name, before it meets the others
     tsan::Ignore ignore;
     meet(instruction, 0xFFFFFFFFu, &operands, site, load);
+}
+
+void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4], Site site) {
+    StoreOperands operands{r, address};
+    void* row = nullptr;
+    {
+        tsan::Ignore ignore;
+        Thread& thread = thread_with_row(store_plain.name, address, site);
+        row = thread.cta->arena.at(address);
+        thread.cta->arena.write(thread, row, row_bytes, store_plain.name, site);
+    }
+    tsan::write_range(row, row_bytes);
+    tsan::Ignore ignore;
+    meet(store_plain, 0xFFFFFFFFu, &operands, site, store);
 }
 
 }  // namespace emulator

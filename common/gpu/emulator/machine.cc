@@ -2,9 +2,9 @@
 
 #include <exception>
 #include <map>
-#include <tuple>
 #include <utility>
 
+#include "common/gpu/emulator/cluster.h"
 #include "common/gpu/emulator/rendezvous.h"
 
 uint3 threadIdx, blockIdx;
@@ -21,18 +21,23 @@ struct Reported {};
 
 }  // namespace
 
-std::string ranges(std::uint32_t mask, int offset) {
+std::string ranges(const std::vector<int>& numbers) {
     std::string result;
-    for (int first = 0; first < warp_size; ++first) {
-        if (!(mask >> first & 1)) continue;
-        int last = first;
-        while (last + 1 < warp_size && (mask >> (last + 1) & 1)) ++last;
+    for (std::size_t first = 0; first < numbers.size();) {
+        std::size_t last = first;
+        while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
         if (!result.empty()) result += ", ";
-        result += std::to_string(offset + first);
-        if (last > first) result += "-" + std::to_string(offset + last);
-        first = last;
+        result += std::to_string(numbers[first]);
+        if (last > first) result += "-" + std::to_string(numbers[last]);
+        first = last + 1;
     }
     return result;
+}
+
+std::string ranges(std::uint32_t mask, int offset) {
+    std::vector<int> numbers;
+    for (; mask != 0; mask &= mask - 1) numbers.push_back(offset + std::countr_zero(mask));
+    return ranges(numbers);
 }
 
 std::string text(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
@@ -42,28 +47,66 @@ std::string text(const Thread& thread) {
            std::to_string(thread.lane()) + ")";
 }
 
-void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, Random& random) {
+void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, std::uint32_t first_address,
+                int registers) {
     index = cta;
     thread_count = live_threads = threads_in_cta;
     ready_warps = 0;
-    arena.start(shared_bytes, static_cast<std::uint32_t>(SharedArena::alignment) * (1 + random.below(15)));
-    pending_copies.clear();
+    arena.start(shared_bytes, first_address);
+    pending.clear();
+    loads.clear();
+    mbarriers.clear();
+    visitors.clear();
     for (Barrier& barrier : barriers) barrier = {};
     for (Warp& warp : warps) {
         warp.ready = warp.live = warp.exists = 0;
         warp.meetings.clear();
     }
+    free_registers = 0;
+    for (int w = 0; w < thread_count / warpgroup_size; ++w) {
+        warpgroups[w] = {};
+        warpgroups[w].registers = registers;
+    }
+    static const Past nothing = boost::make_local_shared<Clock>();
     while (static_cast<int>(threads.size()) < thread_count) threads.push_back(std::make_unique<Thread>());
     for (int i = 0; i < thread_count; ++i) {
         Thread& thread = *threads[i];
         thread.cta = this;
         thread.index = i;
         thread.waiting = {};
-        thread.epoch = thread.barrier_epoch = 0;
         thread.copies.clear();
+        thread.bulk.clear();
+        thread.agent = cluster->add({&thread, this});
+        thread.epoch = 1;
+        thread.fenced_epoch = 0;
+        thread.past = nothing;
+        thread.timed_out_after = 0;
+        thread.cluster_arrived = false;
         warps[thread.warp()].live |= thread.bit();
         warps[thread.warp()].exists |= thread.bit();
         set_ready(thread);
+    }
+}
+
+void Machine::start(Cluster& cluster, std::int64_t first_cta) {
+    cluster.size = shape_->cluster;
+    cluster.agents.assign(1, {});
+    cluster.arrived = 0;
+    cluster.phase = 0;
+    cluster.arriving = cluster.complete = {};
+    cluster.waiting.clear();
+    // The same place in every CTA, so that mapa only changes the rank.
+    const auto offset = static_cast<std::uint32_t>(SharedArena::alignment) * (1 + random_.below(15));
+    while (static_cast<int>(cluster.ctas.size()) < cluster.size) cluster.ctas.push_back(std::make_unique<Cta>());
+    for (int rank = 0; rank < cluster.size; ++rank) {
+        Cta& cta = *cluster.ctas[rank];
+        cta.cluster = &cluster;
+        cta.rank = rank;
+        cta.start(first_cta + rank, shape_->threads, shape_->shared_bytes, address_in(rank, offset),
+                  registers_at_launch(*shape_));
+        for (int i = 0; i < cta.thread_count; ++i) cta.threads[i]->fiber.start(thread_entry, cta.threads[i].get());
+        scheduler_.admit(cta);
+        residents_.push_back(&cta);
     }
 }
 
@@ -80,6 +123,7 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         scheduler_.start(options().schedule, random_);
         operations_left_ = scheduler_.operations_until_preemption();
         steps_ = 0;
+        events_ = 1;
         failure_.clear();
         residents_.clear();
         run_residents(shape.ctas);
@@ -92,33 +136,68 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
 }
 
 void Machine::run_residents(std::int64_t ctas) {
-    const int slots = std::max(1, options().resident_ctas);
-    std::vector<Cta*> free;
-    while (static_cast<int>(pool_.size()) < slots) pool_.push_back(std::make_unique<Cta>());
+    const int slots = std::max(1, options().resident_ctas / shape_->cluster);
+    std::vector<Cluster*> free;
+    while (static_cast<int>(pool_.size()) < slots) pool_.push_back(std::make_unique<Cluster>());
     for (int i = slots - 1; i >= 0; --i) free.push_back(pool_[i].get());
 
     for (std::int64_t next = 0; next < ctas || !residents_.empty();) {
-        while (next < ctas && !free.empty()) {
-            Cta* cta = free.back();
+        for (; next < ctas && !free.empty(); next += shape_->cluster) {
+            start(*free.back(), next);
             free.pop_back();
-            cta->start(next++, shape_->threads, shape_->shared_bytes, random_);
-            for (int i = 0; i < cta->thread_count; ++i)
-                cta->threads[i]->fiber.start(thread_entry, cta->threads[i].get());
-            scheduler_.admit(*cta);
-            residents_.push_back(cta);
         }
-        Thread* thread = scheduler_.choose(residents_);
-        if (thread == nullptr) return fail(deadlock());
+        Thread* const thread = choose();
+        if (!failure_.empty()) return;
+        if (thread == nullptr) {
+            if (time_out()) continue;
+            return fail(deadlock());
+        }
         if (++steps_ > options().step_budget)
             return fail("livelock: the launch is not over after " + std::to_string(options().step_budget) +
                         " thread switches (Options::step_budget)" + footer(nullptr));
         resume(*thread);
         if (!failure_.empty()) return;
-        if (thread->cta->live_threads == 0) {
-            std::erase(residents_, thread->cta);
-            free.push_back(thread->cta);
+        Cluster& cluster = *thread->cta->cluster;
+        if (thread->cta->live_threads == 0 && cluster.live_threads() == 0) {
+            std::erase_if(residents_, [&](const Cta* cta) { return cta->cluster == &cluster; });
+            free.push_back(&cluster);
         }
     }
+}
+
+Thread* Machine::choose() {
+    try {
+        return scheduler_.choose(residents_);
+    } catch (const Reported&) {  // by an engine
+        return nullptr;
+    }
+}
+
+/// No thread can go on. Those in try_wait may give up, as if a time had run out; false if nothing has happened since they did.
+bool Machine::time_out() {
+    bool any = false;
+    for (Cta* cta : residents_)
+        for (auto& [address, barrier] : cta->mbarriers)
+            std::erase_if(barrier.waiting, [&](Thread* thread) {
+                if (std::exchange(thread->timed_out_after, events_) == events_) return false;
+                cta->set_ready(*thread);
+                return any = true;
+            });
+    return any;
+}
+
+void Machine::perform(AsyncOperation& operation) {
+    struct Performing {
+        const AsyncOperation*& engine;
+        const AsyncOperation* outer;
+        ~Performing() { engine = outer; }
+    } performing{engine_, std::exchange(engine_, &operation)};
+    if (!operation.step()) return;
+    auto& pending = operation.issuer->cta->pending;
+    pending[operation.pending_index] = pending.back();
+    pending[operation.pending_index]->pending_index = operation.pending_index;
+    pending.pop_back();
+    operation.pending_index = -1;
 }
 
 void Machine::resume(Thread& thread) {
@@ -148,18 +227,22 @@ void Machine::thread_entry(void* argument) {
 
 void Machine::thread_exits(Thread& thread) {
     Cta& cta = *thread.cta;
-    if (!thread.copies.copies.empty()) {
-        const Copy& copy = thread.copies.copies.front();
-        report("the thread exits with " + std::to_string(thread.copies.copies.size()) +
+    const Site where{"the end of the kernel", 0};
+    if (!thread.copies.operations.empty()) {
+        const Copy& copy = thread.copies.operations.front();
+        report("the thread exits with " + std::to_string(thread.copies.operations.size()) +
                    " cp.async copies under way that no wait_group covered; the oldest was issued at " + text(copy.site),
                copy.site);
     }
+    finish_bulk_at_exit(thread, where);
+    check_products_at_exit(thread, where);
     cta.set_parked(thread);
     cta.warps[thread.warp()].live &= ~thread.bit();
     --cta.live_threads;
-    const Site where{"the end of the kernel", 0};
     check_warp_after_exit(thread, where);
+    check_warpgroup_after_exit(thread, where);
     check_barriers_after_exit(thread, where);
+    check_cluster_after_exit(thread, where);
 }
 
 void Machine::park(const Waiting& waiting) {
@@ -183,8 +266,14 @@ Thread& Machine::thread(const char* instruction) {
 }
 
 void Machine::report(const std::string& rule, Site site) {
-    if (current_ == nullptr) throw gpu::Error(rule + "\n  at " + text(site) + ", outside a launch");
-    fail(rule + "\n  " + text(*current_) + " at " + text(site) + footer(current_->cta));
+    if (engine_ != nullptr) {
+        fail(rule + "\n  the engine that carries out " + engine_->name + ", issued by " + text(*engine_->issuer) +
+             " at " + text(engine_->site) + footer(engine_->issuer->cta));
+    } else if (current_ != nullptr) {
+        fail(rule + "\n  " + text(*current_) + " at " + text(site) + footer(current_->cta));
+    } else {
+        throw gpu::Error(rule + "\n  at " + text(site) + ", outside a launch");
+    }
     throw Reported{};
 }
 
@@ -201,21 +290,18 @@ std::string Machine::footer(const Cta* cta) const {
 std::string Machine::deadlock() const {
     std::string result = "deadlock: no thread can go on";
     for (const Cta* cta : residents_) {
-        // Threads of a warp that wait for the same thing at the same place share a line.
-        for (int w = 0; w < max_warps; ++w) {
-            std::map<std::tuple<std::string, std::string>, std::uint32_t> groups;
-            for (int lane = 0; lane < warp_size; ++lane) {
-                if (!(cta->warps[w].live >> lane & 1)) continue;
-                const Thread& thread = *cta->threads[w * warp_size + lane];
-                const Waiting& waiting = thread.waiting;
-                std::string what = waiting.instruction;
-                if (waiting.barrier >= 0) what += " " + std::to_string(waiting.barrier);
-                groups[{what + " at " + text(waiting.site), waiting.progress(thread)}] |= thread.bit();
-            }
-            for (const auto& [key, lanes] : groups)
-                result += "\n  CTA " + std::to_string(cta->index) + ", threads " + ranges(lanes, w * warp_size) +
-                          " wait for " + std::get<0>(key) + ": " + std::get<1>(key);
+        // Threads that wait for the same thing at the same place share a line.
+        std::map<std::string, std::vector<int>> groups;
+        for (int i = 0; i < cta->thread_count; ++i) {
+            const Thread& thread = *cta->threads[i];
+            if (!(cta->warps[thread.warp()].live & thread.bit())) continue;
+            const Waiting& waiting = thread.waiting;
+            std::string what = waiting.instruction;
+            if (waiting.barrier >= 0) what += " " + std::to_string(waiting.barrier);
+            groups[what + " at " + text(waiting.site) + ": " + waiting.progress(thread)].push_back(i);
         }
+        for (const auto& [what, threads] : groups)
+            result += "\n  CTA " + std::to_string(cta->index) + ", threads " + ranges(threads) + " wait for " + what;
     }
     return result + footer(nullptr);
 }

@@ -7,17 +7,22 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/gpu/emulator/async_copy.h"
+#include "common/gpu/emulator/bulk_copy.h"
+#include "common/gpu/emulator/clock.h"
 #include "common/gpu/emulator/emulator.h"
 #include "common/gpu/emulator/fiber.h"
+#include "common/gpu/emulator/mbarrier.h"
 #include "common/gpu/emulator/random.h"
 #include "common/gpu/emulator/sanitizers.h"
 #include "common/gpu/emulator/scheduler.h"
 #include "common/gpu/emulator/shared_arena.h"
+#include "common/gpu/emulator/warpgroup.h"
 #include "common/gpu/launch.h"
 
 namespace emulator {
@@ -28,6 +33,7 @@ constexpr int max_warps = max_threads / warp_size;
 constexpr int named_barriers = 16;
 constexpr std::size_t max_shared_bytes = 227 * 1024;
 
+struct Cluster;
 struct Cta;
 struct Thread;
 
@@ -37,6 +43,7 @@ struct Waiting {
     int barrier = -1;
     Site site{};
     std::string (*progress)(const Thread&) = nullptr;
+    Mbarrier* mbarrier = nullptr;
 };
 
 /// One CUDA thread.
@@ -45,10 +52,17 @@ struct Thread {
     Cta* cta = nullptr;
     int index = 0;
     Waiting waiting;
-    CopyQueue copies;
-    // How often it has synchronised with others: dates its accesses to shared memory.
-    std::uint32_t epoch = 0;          // within its warp or beyond
-    std::uint32_t barrier_epoch = 0;  // value of `epoch` after the last barrier beyond its warp
+    Groups<Copy> copies;
+    BulkGroups bulk;
+    void* engine_fiber = nullptr;  // the race detector's, for all engines that work for this thread
+    // What it does is stamped with (agent, epoch); see clock.h.
+    unsigned agent = 0;
+    std::uint32_t epoch = 1;
+    std::uint32_t fenced_epoch = 0;  // the last before fence.proxy.async
+    Past past;
+    std::uint64_t timed_out_after = 0;  // events, in try_wait
+    bool cluster_arrived = false;     // at barrier.cluster, and has not waited yet
+    std::uint32_t cluster_phase = 0;  // in which it arrived
 
     int lane() const { return index % warp_size; }
     int warp() const { return index / warp_size; }
@@ -69,6 +83,7 @@ struct Meeting {
     Site site;                                // where the first lane stands
     std::array<void*, warp_size> operands{};  // on the lanes' stacks
     tsan::Token* token = nullptr;
+    Sync sync{};
 };
 
 struct Warp {
@@ -90,21 +105,30 @@ struct Barrier {
     Site site{};                          // of the first arrival
     int generation = 0;
     std::array<tsan::Token, 2> tokens{};
+    Sync sync;
 };
 
 /// One CTA while it is resident. Objects are pooled: start() makes it new.
 struct Cta {
     std::int64_t index = 0;
+    Cluster* cluster = nullptr;
+    int rank = 0;  // in its cluster
     int thread_count = 0, live_threads = 0;
     std::uint32_t ready_warps = 0;
     SharedArena arena;
     std::vector<std::unique_ptr<Thread>> threads;  // never fewer than thread_count
     std::array<Warp, max_warps> warps;
+    std::array<Warpgroup, max_threads / warpgroup_size> warpgroups;
+    int free_registers = 0;  // of the pool from which setmaxnreg.inc takes
     std::array<Barrier, named_barriers> barriers;
-    std::vector<Copy*> pending_copies;                      // issued, not yet performed
-    std::array<std::uint64_t, max_warps + 1> priorities{};  // of warps, and of the copy engine (last)
+    std::map<std::uint32_t, Mbarrier> mbarriers;            // live ones by address
+    std::deque<Load> loads;                                 // of its threads; the oldest go when they are performed
+    std::vector<AsyncOperation*> pending;                   // issued, not yet performed
+    std::map<unsigned, std::uint32_t> visitors;             // agents of other CTAs, and when they were last here
+    std::array<std::uint64_t, max_warps + 1> priorities{};  // of warps, and of the engines (last)
 
-    void start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, Random& random);
+    void start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, std::uint32_t first_address,
+               int registers);
     void set_ready(const Thread& thread) {
         warps[thread.warp()].ready |= thread.bit();
         ready_warps |= 1u << thread.warp();
@@ -130,7 +154,14 @@ class Machine {
     }
     /// The running thread stops until somebody calls wake().
     void park(const Waiting& waiting);
-    void wake(Thread& thread) { thread.cta->set_ready(thread); }
+    void wake(Thread& thread) {
+        happened();
+        thread.cta->set_ready(thread);
+    }
+    /// Something that a thread may be waiting for.
+    void happened() { ++events_; }
+    /// An engine carries out one step of a pending operation.
+    void perform(AsyncOperation& operation);
 
     /// Ends the launch: this thread unwinds, the scheduler abandons the others and throws the report to the host.
     [[noreturn]] void report(const std::string& rule, Site site);
@@ -138,6 +169,9 @@ class Machine {
   private:
     static void thread_entry(void* thread);
     void run_residents(std::int64_t ctas);
+    void start(Cluster& cluster, std::int64_t first_cta);
+    Thread* choose();
+    bool time_out();
     void thread_exits(Thread& thread);
     void resume(Thread& thread);
     void preempt();
@@ -148,20 +182,22 @@ class Machine {
     const gpu::LaunchShape* shape_ = nullptr;
     void (*body_)(void*) = nullptr;
     void* arguments_ = nullptr;
-    std::vector<std::unique_ptr<Cta>> pool_;
+    std::vector<std::unique_ptr<Cluster>> pool_;
     std::vector<Cta*> residents_;  // in launch order
     Thread* current_ = nullptr;
+    const AsyncOperation* engine_ = nullptr;  // what is being performed
     Random random_;
     Scheduler scheduler_;
     std::int64_t operations_left_ = 0;
-    std::uint64_t steps_ = 0;
+    std::uint64_t steps_ = 0, events_ = 0;
     std::string failure_;
     tsan::Token launch_token_ = 0, exit_token_ = 0;
 };
 
 extern Machine machine;
 
-/// "0-3, 7": the lanes of a mask, or the numbers offset + lane.
+/// "0-3, 7": numbers in order; the lanes of a mask, or the numbers offset + lane.
+std::string ranges(const std::vector<int>& numbers);
 std::string ranges(std::uint32_t mask, int offset = 0);
 /// "file.cu:12".
 std::string text(Site site);

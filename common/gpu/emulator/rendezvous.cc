@@ -37,6 +37,13 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
     Warp& warp = thread.cta->warps[thread.warp()];
     check_mask(thread, warp, instruction.name, mask, site);
 
+    const WarpgroupMeeting& others = thread.cta->warpgroups[thread.warp() / warpgroup_warps].meeting;
+    if (const std::uint32_t lanes = others.lanes[thread.warp() % warpgroup_warps] & mask; lanes != 0)
+        machine.report("lanes of warp " + std::to_string(thread.warp()) + " diverged: lane " +
+                           std::to_string(thread.lane()) + " is at " + instruction.name + " at " + text(site) +
+                           ", lanes " + ranges(lanes) + " are at " + others.instruction + " at " + text(others.site) +
+                           "; each waits for the other",
+                       site);
     Meeting* meeting = nullptr;
     for (Meeting& other : warp.meetings) {
         if (other.instruction == &instruction && other.mask == mask &&
@@ -57,7 +64,10 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
     meeting->arrived |= thread.bit();
     meeting->operands[thread.lane()] = operand;
     tsan::Token& token = *meeting->token;
-    if (instruction.orders_memory) tsan::release(token);
+    if (instruction.orders_memory) {
+        tsan::release(token);
+        meeting->sync.release(thread);
+    }
     if (meeting->arrived != mask) {
         machine.park({instruction.name, -1, site, progress});
         if (instruction.orders_memory) tsan::acquire(token);
@@ -67,8 +77,11 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
 
     complete(*thread.cta, *meeting);
     const int first = thread.warp() * warp_size;
-    for (std::uint32_t others = mask & ~thread.bit(); others != 0; others &= others - 1)
-        machine.wake(*thread.cta->threads[first + std::countr_zero(others)]);
+    for (std::uint32_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
+        Thread& lane = *thread.cta->threads[first + std::countr_zero(lanes)];
+        if (instruction.orders_memory) meeting->sync.acquire(lane);
+        if (&lane != &thread) machine.wake(lane);
+    }
     warp.meetings.erase(warp.meetings.begin() + (meeting - warp.meetings.data()));
 }
 

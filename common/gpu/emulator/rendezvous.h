@@ -16,9 +16,4 @@ void meet(const WarpInstruction& instruction, std::uint32_t mask, void* operand,
 void check_warp_after_exit(const Thread& thread, Site site);
 void check_barriers_after_exit(const Thread& thread, Site site);
 
-/// What the thread read and wrote so far is ordered before what those do who synchronise with it now: lanes of its warp, or
-/// (at a barrier) any threads of the CTA.
-inline void advance_warp_epoch(Thread& thread) { ++thread.epoch; }
-inline void advance_barrier_epoch(Thread& thread) { thread.barrier_epoch = ++thread.epoch; }
-
 }  // namespace emulator

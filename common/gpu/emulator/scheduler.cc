@@ -37,7 +37,7 @@ void Scheduler::start(Schedule schedule, Random& random) {
     random_ = &random;
     steps_ = next_change_ = 0;
     lowest_priority_ = std::numeric_limits<std::uint32_t>::max();
-    copy_eagerness_ = 0;
+    eagerness_ = 0;
 }
 
 void Scheduler::admit(Cta& cta) {
@@ -47,6 +47,13 @@ void Scheduler::admit(Cta& cta) {
 
 Thread* Scheduler::choose(const std::vector<Cta*>& residents) {
     ++steps_;
+    for (;;) {
+        Thread* const thread = choose_ready(residents);
+        if (thread != nullptr || !perform_awaited(residents)) return thread;
+    }
+}
+
+Thread* Scheduler::choose_ready(const std::vector<Cta*>& residents) {
     switch (schedule_) {
         case Schedule::in_order:
             for (Cta* cta : residents)
@@ -67,7 +74,7 @@ Thread* Scheduler::choose(const std::vector<Cta*>& residents) {
         default:
             break;
     }
-    perform_some_copy(residents);
+    perform_some(residents);
     Cta* cta = any_ready_cta(residents, *random_);
     if (cta == nullptr) return nullptr;
     const int w = schedule_ == Schedule::low_warps_first    ? lowest(cta->ready_warps)
@@ -82,7 +89,7 @@ Thread* Scheduler::choose_by_priority(const std::vector<Cta*>& residents) {
         int best = -1;
         for (Cta* cta : residents) {
             std::uint64_t agents = cta->ready_warps;
-            if (!cta->pending_copies.empty()) agents |= std::uint64_t{1} << max_warps;
+            if (!cta->pending.empty()) agents |= std::uint64_t{1} << max_warps;
             for (; agents != 0; agents &= agents - 1) {
                 const int agent = std::countr_zero(agents);
                 if (best_cta == nullptr || cta->priorities[agent] > best_cta->priorities[best]) {
@@ -98,18 +105,18 @@ Thread* Scheduler::choose_by_priority(const std::vector<Cta*>& residents) {
             continue;
         }
         if (best < max_warps) return thread_at(*best_cta, best, any(best_cta->warps[best].ready, *random_));
-        auto& pending = best_cta->pending_copies;
-        perform(*pending[random_->below(static_cast<std::uint32_t>(pending.size()))]);
+        auto& pending = best_cta->pending;
+        machine.perform(*pending[random_->below(static_cast<std::uint32_t>(pending.size()))]);
     }
 }
 
-void Scheduler::perform_some_copy(const std::vector<Cta*>& residents) {
+void Scheduler::perform_some(const std::vector<Cta*>& residents) {
     if (schedule_ == Schedule::async_latest || schedule_ == Schedule::async_earliest) return;
-    if (steps_ % 256 == 0) copy_eagerness_ = random_->below(9);  // from "threads first" to "copies first"
+    if (steps_ % 256 == 0) eagerness_ = random_->below(9);  // from "threads first" to "engines first"
     for (Cta* cta : residents) {
-        auto& pending = cta->pending_copies;
-        while (!pending.empty() && random_->below(8) < copy_eagerness_ % 9 && random_->below(16) != 0)
-            perform(*pending[random_->below(static_cast<std::uint32_t>(pending.size()))]);
+        auto& pending = cta->pending;
+        while (!pending.empty() && random_->below(8) < eagerness_ % 9 && random_->below(16) != 0)
+            machine.perform(*pending[random_->below(static_cast<std::uint32_t>(pending.size()))]);
     }
 }
 
@@ -119,7 +126,23 @@ std::int64_t Scheduler::operations_until_preemption() {
     return 1 + random_->below(2u << random_->below(8));  // often a few operations, sometimes hundreds
 }
 
-bool Scheduler::copy_at_issue() {
+/// No thread can go on: an operation for which one of them waits.
+bool Scheduler::perform_awaited(const std::vector<Cta*>& residents) {
+    std::vector<AsyncOperation*> awaited;
+    for (const Cta* cta : residents)
+        for (AsyncOperation* operation : cta->pending)
+            if (operation->awaited()) awaited.push_back(operation);
+    if (awaited.empty()) return false;
+    machine.perform(*awaited[random_->below(static_cast<std::uint32_t>(awaited.size()))]);
+    return true;
+}
+
+bool Scheduler::wait_in_vain() {
+    const bool draws = schedule_ != Schedule::in_order && schedule_ != Schedule::reverse;
+    return draws && random_->below(8) == 0;
+}
+
+bool Scheduler::perform_at_issue() {
     switch (schedule_) {
         case Schedule::async_earliest:
             return true;

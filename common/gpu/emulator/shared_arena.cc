@@ -3,47 +3,27 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
+#include "common/gpu/emulator/cluster.h"
 #include "common/gpu/emulator/machine.h"
 
 namespace emulator {
 
 namespace {
 
-/// Whether what `mark.thread` did is not yet ordered before what `thread` does now: lanes of one warp are ordered by whatever
-/// synchronised them, others only by a barrier.
-template <class Mark>
-bool unordered(const Mark& mark, const Thread& thread) {
-    const Thread& owner = *thread.cta->threads[mark.thread];
-    if (owner.index == thread.index) return false;
-    const std::uint32_t since_barrier = owner.epoch - owner.barrier_epoch;
-    return ((owner.epoch - mark.epoch) & epoch_mask) <= (owner.warp() == thread.warp() ? 0 : since_barrier);
+constexpr int granule = 16;
+
+Stamp stamp(const Thread& thread) { return {static_cast<std::uint16_t>(thread.agent), thread.epoch}; }
+
+/// Whether what the stamp tells of is ordered before what the thread does now.
+bool ordered(Stamp earlier, const Thread& thread) {
+    return earlier.agent == 0 || earlier.agent == thread.agent || earlier.epoch <= thread.past->known(earlier.agent);
 }
 
-std::string where(const SharedArena& arena, const char* instruction, const char* byte, int bytes) {
-    return std::string(instruction) + " of " + std::to_string(bytes) + " bytes at shared memory offset " +
-           std::to_string(byte - arena.memory());
-}
-
-/// The copy in flight that owns a byte.
-const Copy* copy_onto(const Thread& issuer, const char* byte) {
-    for (const Copy& copy : issuer.copies.copies)
-        if (copy.destination <= byte && byte < copy.destination + copy.bytes) return &copy;
-    return nullptr;
-}
-
-void check_in_flight(const SharedArena& arena, const Thread& thread, Mark mark, const char* byte, int bytes,
-                     const char* instruction, Site site) {
-    if (mark.kind != Mark::in_flight) return;
-    const Thread& issuer = *thread.cta->threads[mark.thread];
-    const Copy* copy = copy_onto(issuer, byte);
-    machine.report(where(arena, instruction, byte, bytes) +
-                       ": the bytes are the destination of a cp.async in flight, issued by " + text(issuer) +
-                       (copy != nullptr ? " at " + text(copy->site) : "") +
-                       "; its wait_group has not covered the copy yet",
-                   site);
+void add_reader(Knowledge& known, Stamp stamp, const Thread& reader) {
+    Stamp& first = known.readers[0];
+    (first.agent == stamp.agent || ordered(first, reader) ? first : known.readers[1]) = stamp;
 }
 
 }  // namespace
@@ -64,65 +44,213 @@ void SharedArena::start(std::size_t bytes, std::uint32_t first_address) {
     bytes_ = bytes;
     first_address_ = first_address;
     std::memset(memory_, 0xFF, bytes);
-    known_.assign(bytes, {});
+    const std::size_t granules = (bytes + granule - 1) / granule;
+    granules_.assign(granules, {});
+    details_.resize(granules * granule);
+    engine_reads_.clear();
+    engine_writes_.clear();
+}
+
+/// Calls update(knowledge, byte) once for each run of bytes about which the same is known: mostly one for an access.
+template <class Update>
+void SharedArena::for_each_run(const void* first, int bytes, Update update) {
+    // Elements begin ... end - 1 stand for `width` bytes each.
+    const auto runs = [&](std::vector<Knowledge>& all, std::size_t begin, std::size_t end, int width) {
+        while (begin < end && all[begin].kind != Knowledge::mixed) {
+            const Knowledge before = all[begin];
+            Knowledge after = before;
+            update(after, memory_ + begin * width);
+            std::size_t stop = begin + 1;
+            while (stop < end && all[stop] == before) ++stop;
+            if (after != before) std::fill(all.begin() + begin, all.begin() + stop, after);
+            begin = stop;
+        }
+        return begin;
+    };
+    std::size_t at = static_cast<std::size_t>(static_cast<const char*>(first) - memory_);
+    const std::size_t end = at + static_cast<std::size_t>(bytes);
+    while (at < end) {
+        if (at % granule == 0 && end - at >= granule)
+            at = runs(granules_, at / granule, end / granule, granule) * granule;
+        if (at == end) return;
+        Knowledge& whole = granules_[at / granule];
+        const std::size_t begin = at / granule * granule, stop = std::min(begin + granule, end);
+        const auto parts = details_.begin() + static_cast<std::ptrdiff_t>(begin);
+        if (whole.kind != Knowledge::mixed) {
+            Knowledge after = whole;
+            update(after, memory_ + at);
+            if (after != whole) {
+                std::fill_n(parts, granule, whole);
+                std::fill(parts + (at - begin), parts + (stop - begin), after);
+                whole.kind = Knowledge::mixed;
+            }
+        } else {
+            runs(details_, at, stop, 1);
+            if (std::all_of(parts, parts + granule, [&](const Knowledge& known) { return known == *parts; }))
+                whole = *parts;
+        }
+        at = stop;
+    }
+}
+
+std::string SharedArena::where(const char* instruction, const char* byte, int bytes) const {
+    return std::string(instruction) + " of " + std::to_string(bytes) + " bytes at shared memory offset " +
+           std::to_string(byte - memory_);
 }
 
 void SharedArena::check_inside(const void* pointer, int bytes, const char* instruction, Site site) const {
     if (contains(pointer, static_cast<std::size_t>(bytes))) return;
-    machine.report(where(*this, instruction, static_cast<const char*>(pointer), bytes) +
+    machine.report(where(instruction, static_cast<const char*>(pointer), bytes) +
                        ": outside the CTA's shared memory of " + std::to_string(bytes_) + " bytes",
                    site);
 }
 
+// Ordinary accesses --------------------------------------------------------------------------------------------------
+
 void SharedArena::read(const Thread& reader, const void* pointer, int bytes, const char* instruction, Site site) {
     check_inside(pointer, bytes, instruction, site);
-    const char* first = static_cast<const char*>(pointer);
-    for_each_run(first, bytes, [&](Knowledge& known, const char* byte) {
-        check_readable(reader, known.written, byte, bytes, instruction, site);
-        known.readers.add({1, static_cast<std::uint32_t>(reader.index), reader.epoch & epoch_mask, 0},
-                          [&](const Access& old) { return !old.valid || !unordered(old, reader); });
+    for_each_run(pointer, bytes, [&](Knowledge& known, const char* byte) {
+        check_readable(reader, known, byte, bytes, instruction, site);
+        add_reader(known, stamp(reader), reader);
     });
-}
-
-void SharedArena::check_readable(const Thread& reader, Mark mark, const char* byte, int bytes, const char* instruction,
-                                 Site site) const {
-    if (mark.kind == Mark::never_written)
-        machine.report(where(*this, instruction, byte, bytes) + ": nobody has written there since the CTA began", site);
-    check_in_flight(*this, reader, mark, byte, bytes, instruction, site);
-    if (unordered(mark, reader))
-        machine.report(where(*this, instruction, byte, bytes) + ": " + text(*reader.cta->threads[mark.thread]) +
-                           " wrote there and no barrier lies between",
-                       site);
 }
 
 void SharedArena::write(const Thread& writer, const void* pointer, int bytes, const char* instruction, Site site,
-                        Mark::Kind kind) {
+                        Knowledge::Kind kind) {
     check_inside(pointer, bytes, instruction, site);
-    const char* first = static_cast<const char*>(pointer);
-    for_each_run(first, bytes, [&](Knowledge& known, const char* byte) {
+    for_each_run(pointer, bytes, [&](Knowledge& known, const char* byte) {
         check_writable(writer, known, byte, bytes, instruction, site);
-        known = {{kind, static_cast<std::uint32_t>(writer.index), writer.epoch & epoch_mask}, {}, 0};
+        known = {stamp(writer), {}, kind};
     });
+}
+
+void SharedArena::complete(const Thread& issuer, const void* pointer, int bytes) {
+    for_each_run(pointer, bytes, [&](Knowledge& known, const char*) {
+        known = {stamp(issuer), {}, Knowledge::written};
+    });
+}
+
+void SharedArena::set_mbarrier(const Thread& thread, const void* pointer, bool live) {
+    for_each_run(pointer, 8, [&](Knowledge& known, const char*) {
+        known = {stamp(thread), {}, live ? Knowledge::mbarrier : Knowledge::never_written};
+    });
+    std::memset(const_cast<void*>(pointer), 0xFF, 8);
+}
+
+// Engines ------------------------------------------------------------------------------------------------------------
+
+void SharedArena::engine_read(const AsyncOperation& operation, Stamp end, const void* pointer, int bytes) {
+    const Thread& issuer = *operation.issuer;
+    check_inside(pointer, bytes, operation.name, operation.site);
+    for_each_run(pointer, bytes, [&](Knowledge& known, const char* byte) {
+        check_readable(issuer, known, byte, bytes, operation.name, operation.site);
+        const Stamp writer = known.writer;
+        const Agent& agent = issuer.cta->cluster->agents[writer.agent];
+        const std::uint32_t fenced =
+            writer.agent == issuer.agent ? issuer.fenced_epoch : issuer.past->fenced(writer.agent);
+        if (agent.thread != nullptr && writer.epoch > fenced)
+            machine.report(where(operation.name, byte, bytes) + ": " + text(*agent.thread) +
+                               " wrote there with an ordinary store, and no fence.proxy.async of that thread lies "
+                               "between the store and the barrier",
+                           operation.site);
+        add_reader(known, end, issuer);
+    });
+}
+
+void SharedArena::remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes) {
+    engine_reads_[{static_cast<const char*>(pointer), agent}] = {bytes, operation.name, operation.issuer,
+                                                                 operation.site, agent};
+}
+
+void SharedArena::engine_write(const AsyncOperation& operation, unsigned mbarrier, const void* pointer, int bytes) {
+    check_inside(pointer, bytes, operation.name, operation.site);
+    for_each_run(pointer, bytes, [&](Knowledge& known, const char* byte) {
+        check_writable(*operation.issuer, known, byte, bytes, operation.name, operation.site);
+        known = {{static_cast<std::uint16_t>(mbarrier), 0}, {}, Knowledge::in_flight};
+    });
+    engine_writes_[{static_cast<const char*>(pointer), mbarrier}] = {bytes, operation.name, operation.issuer,
+                                                                     operation.site, mbarrier};
+    std::memset(const_cast<void*>(pointer), 0xFF, static_cast<std::size_t>(bytes));
+}
+
+void SharedArena::delivered(Stamp end, const void* pointer, int bytes) {
+    for_each_run(pointer, bytes, [&](Knowledge& known, const char*) { known = {end, {}, Knowledge::written}; });
+}
+
+// Rules --------------------------------------------------------------------------------------------------------------
+
+/// "cp.async.bulk issued by thread 0 (warp 0, lane 0) at file:line": the engine's access that a byte remembers.
+std::string SharedArena::order_in(const Orders& orders, unsigned agent, const char* byte) const {
+    for (const auto& [key, order] : orders)
+        if (order.agent == agent && key.first <= byte && byte < key.first + order.bytes)
+            return std::string(order.name) + " issued by " + text(*order.issuer) + " at " + text(order.site);
+    return "an engine";
+}
+
+void SharedArena::check_touchable(const Thread& thread, const Knowledge& known, const char* byte, int bytes,
+                                  const char* instruction, Site site) const {
+    if (known.kind == Knowledge::mbarrier)
+        machine.report(where(instruction, byte, bytes) +
+                           ": a live mbarrier is there; only mbarrier instructions may touch it before mbarrier.inval",
+                       site);
+    if (known.kind != Knowledge::in_flight) return;
+    const Agent& agent = thread.cta->cluster->agents[known.writer.agent];
+    if (agent.thread == nullptr)
+        machine.report(where(instruction, byte, bytes) + ": the bytes are the destination of a copy in flight, " +
+                           order_in(engine_writes_, known.writer.agent, byte) + "; " + text(agent) +
+                           " has not counted them yet",
+                       site);
+    std::string issued;
+    for (const Copy& copy : agent.thread->copies.operations)
+        if (copy.destination <= byte && byte < copy.destination + copy.bytes) issued = " at " + text(copy.site);
+    machine.report(where(instruction, byte, bytes) +
+                       ": the bytes are the destination of a cp.async in flight, issued by " + text(*agent.thread) +
+                       issued + "; its wait_group has not covered the copy yet",
+                   site);
+}
+
+void SharedArena::check_readable(const Thread& reader, const Knowledge& known, const char* byte, int bytes,
+                                 const char* instruction, Site site) const {
+    if (known.kind == Knowledge::never_written)
+        machine.report(where(instruction, byte, bytes) + ": nobody has written there since the CTA began", site);
+    check_touchable(reader, known, byte, bytes, instruction, site);
+    if (ordered(known.writer, reader)) return;
+    const Agent& agent = reader.cta->cluster->agents[known.writer.agent];
+    machine.report(where(instruction, byte, bytes) + ": " +
+                       (agent.thread != nullptr
+                            ? text(*agent.thread) + " wrote there and no barrier lies between"
+                            : "written by " + order_in(engine_writes_, known.writer.agent, byte) +
+                                  ", and the thread has not seen phase " + std::to_string(known.writer.epoch - 1) +
+                                  " of " + text(agent) + " complete, which counted it"),
+                   site);
 }
 
 void SharedArena::check_writable(const Thread& writer, const Knowledge& known, const char* byte, int bytes,
                                  const char* instruction, Site site) const {
-    const auto other = [&](std::uint32_t thread) { return text(*writer.cta->threads[thread]); };
-    check_in_flight(*this, writer, known.written, byte, bytes, instruction, site);
-    if (known.written.kind == Mark::written && unordered(known.written, writer))
-        machine.report(where(*this, instruction, byte, bytes) + ": " + other(known.written.thread) +
-                           " wrote there too and no barrier lies between",
-                       site);
-    for (const Access& reader : known.readers.last)
-        if (reader.valid && unordered(reader, writer))
-            machine.report(where(*this, instruction, byte, bytes) + ": " + other(reader.thread) +
-                               " has read there and no barrier lies between",
-                           site);
-}
-
-void SharedArena::complete(const Thread& issuer, const void* pointer, int bytes) {
-    const Mark mine{Mark::written, static_cast<std::uint32_t>(issuer.index), issuer.epoch & epoch_mask};
-    std::fill_n(known_.begin() + (static_cast<const char*>(pointer) - memory_), bytes, Knowledge{mine, {}, 0});
+    const auto& agents = writer.cta->cluster->agents;
+    check_touchable(writer, known, byte, bytes, instruction, site);
+    if (known.kind == Knowledge::written && !ordered(known.writer, writer)) {
+        const Agent& agent = agents[known.writer.agent];
+        machine.report(
+            where(instruction, byte, bytes) + ": " +
+                (agent.thread != nullptr ? text(*agent.thread) + " wrote there too and no barrier lies between"
+                                         : order_in(engine_writes_, known.writer.agent, byte) +
+                                               " wrote there too, and the thread has not seen phase " +
+                                               std::to_string(known.writer.epoch - 1) + " of " + text(agent) +
+                                               " complete, which counted it"),
+            site);
+    }
+    for (const Stamp& reader : known.readers) {
+        if (ordered(reader, writer)) continue;
+        const Agent& agent = agents[reader.agent];
+        machine.report(
+            where(instruction, byte, bytes) + ": " +
+                (agent.thread != nullptr ? text(*agent.thread) + " has read there and no barrier lies between"
+                                         : order_in(engine_reads_, reader.agent, byte) +
+                                               " may still be reading there: no wait_group that covers it "
+                                               "lies between"),
+            site);
+    }
 }
 
 }  // namespace emulator

@@ -1,67 +1,42 @@
 // The shared memory of one CTA, and what is known about each of its bytes.
 //
-// Each byte remembers who wrote it last and who read it since, with the epoch of that thread: how often it had synchronised.
-// An access by another thread is ordered after it only if that thread has synchronised since: at a barrier, or, for a lane of
-// the same warp, at bar.warp.sync. This finds a missing barrier whatever the order in which threads happen to run.
+// Each byte remembers who wrote it last and who read it since, as stamps of a vector clock (clock.h). An access by another thread is
+// ordered after it only if that thread has synchronised with it since. This finds a missing barrier, wait or arrival whatever the
+// order in which threads and engines happen to run. Engines of copies and products write and read in their own name: until a wait has shown a thread
+// the end of their epoch, their bytes are not to be touched.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <utility>
 #include <vector>
 
+#include "common/gpu/emulator/clock.h"
 #include "common/gpu/emulator/emulator.h"
 
 namespace emulator {
 
-struct Thread;
+struct AsyncOperation;
 
-constexpr std::uint32_t epoch_mask = (1u << 20) - 1;
+/// What is known about one byte, or about the 16 bytes of a granule alike.
+struct alignas(16) Knowledge {
+    enum Kind : std::uint8_t {
+        never_written,
+        written,
+        in_flight,  // the destination of a copy: of the thread's cp.async, or of one that an mbarrier counts
+        mbarrier,   // of a live one
+        mixed       // of a granule: see its bytes
+    };
+    Stamp writer;
+    // Two different agents that have read since, the second the latest: a writer differs from at least one of them.
+    Stamp readers[2];
+    Kind kind;
 
-/// What happened last to a byte.
-struct Mark {
-    enum Kind : std::uint32_t { never_written, written, in_flight };
-    std::uint32_t kind : 2;
-    std::uint32_t thread : 10;  // who wrote it, or who issued the copy
-    std::uint32_t epoch : 20;   // of that thread
-};
-
-struct Access {
-    std::uint32_t valid : 1;
-    std::uint32_t thread : 10;
-    std::uint32_t epoch : 20;
-    std::uint32_t unused : 1;
-};
-
-/// Two different threads that read a byte since it was written: a writer differs from at least one of them, so two are
-/// enough.
-struct Readers {
-    Access last[2];
-
-    /// `forgotten`: whether an access is ordered before whatever comes, or the reader's own.
-    template <class Forgotten>
-    void add(Access access, Forgotten forgotten) {
-        for (Access& slot : last)
-            if (slot.valid && slot.thread == access.thread) {
-                slot = access;
-                return;
-            }
-        for (Access& slot : last)
-            if (forgotten(slot)) {
-                slot = access;
-                return;
-            }
-    }
-};
-
-/// What is known about one byte.
-struct Knowledge {
-    Mark written;
-    Readers readers;
-    std::uint32_t unused;
     bool operator==(const Knowledge& other) const { return std::memcmp(this, &other, sizeof(Knowledge)) == 0; }
 };
+static_assert(sizeof(Knowledge) == 16);
 
 class SharedArena {
   public:
@@ -83,42 +58,57 @@ class SharedArena {
         const auto offset = static_cast<std::size_t>(static_cast<const char*>(pointer) - memory_);
         return offset <= bytes_ && bytes <= bytes_ - offset;
     }
+    void check_inside(const void* pointer, int bytes, const char* instruction, Site site) const;
 
-    /// Report what the rules of shared memory forbid, then note the access. `kind`: written, or in_flight for the
-    /// destination of a copy.
+    /// Report what the rules of shared memory forbid, then note the access. The thread may be of another CTA of the cluster.
     void read(const Thread& reader, const void* pointer, int bytes, const char* instruction, Site site);
     void write(const Thread& writer, const void* pointer, int bytes, const char* instruction, Site site,
-               Mark::Kind kind = Mark::written);
-    /// The issuer's wait has covered the copy onto these bytes.
+               Knowledge::Kind kind = Knowledge::written);
+    /// The issuer's wait has covered its cp.async onto these bytes.
     void complete(const Thread& issuer, const void* pointer, int bytes);
 
+    /// An engine that the operation's issuer sets off is to read these bytes until `end`, of whose epoch the issuer's wait will tell.
+    /// They must be written, and if by ordinary stores, then those must have passed a proxy fence.
+    void engine_read(const AsyncOperation& operation, Stamp end, const void* pointer, int bytes);
+    /// Whom reports are to name for what this agent reads in a part of the memory.
+    void remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes);
+    /// An engine is to write these bytes; nobody touches them until the mbarrier has counted them.
+    void engine_write(const AsyncOperation& operation, unsigned mbarrier, const void* pointer, int bytes);
+    /// They are there, counted by an mbarrier in this epoch.
+    void delivered(Stamp end, const void* pointer, int bytes);
+
+    /// The bytes of an mbarrier begin or end their life as such.
+    void set_mbarrier(const Thread& thread, const void* pointer, bool live);
+
   private:
-    void check_inside(const void* pointer, int bytes, const char* instruction, Site site) const;
-    void check_readable(const Thread& reader, Mark mark, const char* byte, int bytes, const char* instruction,
-                        Site site) const;
+    /// An access of an engine, kept for reports.
+    struct Order {
+        int bytes;
+        const char* name;
+        const Thread* issuer;
+        Site site;
+        unsigned agent;
+    };
+    using Orders = std::map<std::pair<const char*, unsigned>, Order>;  // by first byte and agent
+
+    void check_readable(const Thread& reader, const Knowledge& known, const char* byte, int bytes,
+                        const char* instruction, Site site) const;
     void check_writable(const Thread& writer, const Knowledge& known, const char* byte, int bytes,
                         const char* instruction, Site site) const;
+    void check_touchable(const Thread& thread, const Knowledge& known, const char* byte, int bytes,
+                         const char* instruction, Site site) const;
+    std::string where(const char* instruction, const char* byte, int bytes) const;
+    std::string order_in(const Orders& orders, unsigned agent, const char* byte) const;
 
-    /// Calls update(knowledge, byte) once for each run of bytes about which the same is known: mostly one for an
-    /// access.
     template <class Update>
-    void for_each_run(const char* first, int bytes, Update update) {
-        Knowledge* known = known_.data() + (first - memory_);
-        for (int i = 0; i < bytes;) {
-            const Knowledge before = known[i];
-            Knowledge after = before;
-            update(after, first + i);
-            int end = i + 1;
-            while (end < bytes && known[end] == before) ++end;
-            if (after != before) std::fill(known + i, known + end, after);
-            i = end;
-        }
-    }
+    void for_each_run(const void* first, int bytes, Update update);
 
     char* memory_ = nullptr;
     std::size_t bytes_ = 0;
     std::uint32_t first_address_ = 0;
-    std::vector<Knowledge> known_;
+    // Most accesses are of 16 bytes or a multiple: what is the same for a whole granule is kept once.
+    std::vector<Knowledge> granules_, details_;
+    Orders engine_reads_, engine_writes_;
 };
 
 }  // namespace emulator

@@ -1,6 +1,4 @@
 // Instructions that move values between the lanes of a warp, or only let them meet.
-#include <bit>
-
 #include "common/gpu/emulator/rendezvous.h"
 
 namespace emulator {
@@ -14,6 +12,8 @@ constexpr WarpInstruction shuffle_idx{"shfl.sync.idx", false, false};
 // By emulator::Vote: lanes at different votes do not meet.
 constexpr WarpInstruction votes[] = {
     {"vote.sync.ballot", false, false}, {"vote.sync.any", false, false}, {"vote.sync.all", false, false}};
+
+constexpr WarpInstruction elect{"elect.sync", false, false};
 
 struct ShuffleOperands {
     Shuffle kind;
@@ -32,11 +32,7 @@ struct VoteOperands {
 void bar_warp_sync(std::uint32_t mask, Site site) {
     tsan::Ignore ignore;
     machine.operation();
-    meet(warp_sync, mask, nullptr, site, [](Cta& cta, Meeting& meeting) {
-        const int first = machine.current()->warp() * warp_size;
-        for (std::uint32_t lanes = meeting.mask; lanes != 0; lanes &= lanes - 1)
-            advance_warp_epoch(*cta.threads[first + std::countr_zero(lanes)]);
-    });
+    meet(warp_sync, mask, nullptr, site, [](Cta&, Meeting&) {});
 }
 
 float shuffle(Shuffle kind, float value, int argument, Site site) {
@@ -51,6 +47,13 @@ float shuffle(Shuffle kind, float value, int argument, Site site) {
         }
     });
     return operands.result;
+}
+
+bool elect_sync(Site site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    meet(elect, all_lanes, nullptr, site, [](Cta&, Meeting&) {});
+    return machine.current()->lane() == 0;
 }
 
 std::uint32_t vote(Vote kind, bool predicate, Site site) {

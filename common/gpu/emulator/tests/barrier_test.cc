@@ -167,6 +167,30 @@ TEST(Barrier, ProducerAndConsumerTiny) {
     }
 }
 
+/// Warp 0 writes and meets warp 1 at a barrier. Another warp that has passed barriers of its own with neither, or has only arrived at this
+/// one, knows nothing of what was written.
+void whom_a_barrier_orders(int reader, bool told) {
+    auto& shared = gpu::shared_memory<Numbers>();
+    const int warp = gpu::warp_id();
+    if (warp == 0) shared.tile(0, gpu::lane_id()) = 1.0f;
+    if (warp == 0 || warp == 1) gpu::barrier_sync(1, 96);
+    if (warp == 2) gpu::barrier_arrive(1, 96);
+    if (warp == 2 || warp == 3) gpu::barrier_sync(2, 64);
+    if (told && (warp == 1 || warp == reader)) gpu::barrier_sync(3, 64);
+    if (warp == reader) static_cast<void>(float{shared.tile(0, gpu::lane_id())});
+}
+
+TEST(Barrier, OrdersThoseWhoWaitedAndNoOthersTiny) {
+    const std::size_t bytes = sizeof(Numbers);
+    EXPECT_EQ(schedules_that_report("", 128, bytes, whom_a_barrier_orders, 1, false), 0);
+    for (const int reader : {2, 3}) {
+        EXPECT_EQ(schedules_that_report("", 128, bytes, whom_a_barrier_orders, reader, true), 0);
+        EXPECT_EQ(schedules_that_report("read of 4 bytes at shared memory offset", 128, bytes, whom_a_barrier_orders,
+                                        reader, false),
+                  static_cast<int>(emulator::standard_schedules().size()));
+    }
+}
+
 void named(int id, int threads) { gpu::barrier_sync(id, threads); }
 void arrive(int id, int threads) { gpu::barrier_arrive(id, threads); }
 

@@ -1,7 +1,7 @@
 // The tensor core against a second model in integers, written from the rules in words: products exact; exponents as
 // encoded; zero terms left out; E the largest exponent; every term cut toward zero to a multiple of 2^(E - 25); the
 // exact sum cut toward zero to 24 significant bits, fewer where the result is subnormal. Zero is +0; NaN, 0 * inf and
-// inf - inf are 0x7FFFFFFF.
+// inf - inf are 0x7FFFFFFF. Every tile goes through both forms, that of mma.sync and the wide one of wgmma.
 #include "common/gpu/emulator/tensor_core.h"
 
 #include <gtest/gtest.h>
@@ -100,16 +100,44 @@ class TensorCore : public testing::TestWithParam<bool> {
         std::copy(&c[0][0], &c[0][0] + 128, &d[0][0]);
         emulator::multiply_accumulate(bf16, a, b, d);
         for (int i = 0; i < 16; ++i)
-            for (int j = 0; j < 8; ++j) {
-                std::vector<Number> row, column;
-                for (int k = 0; k < 16; ++k) {
-                    row.push_back(parse(a[i][k], 16, fraction_bits()));
-                    column.push_back(parse(b[k][j], 16, fraction_bits()));
-                }
-                const auto expected = model(row, column, parse(std::bit_cast<std::uint32_t>(c[i][j]), 32, 23));
-                ASSERT_EQ(std::bit_cast<std::uint32_t>(d[i][j]), expected) << "row " << i << ", column " << j;
-            }
+            for (int j = 0; j < 8; ++j)
+                ASSERT_EQ(std::bit_cast<std::uint32_t>(d[i][j]), expected(a[i], b, j, c[i][j]))
+                    << "row " << i << ", column " << j;
+        wide_a.insert(wide_a.end(), &a[0][0], &a[0][0] + 256);
+        wide_b.insert(wide_b.end(), &b[0][0], &b[0][0] + 128);
+        wide_c.insert(wide_c.end(), &c[0][0], &c[0][0] + 128);
+        if (wide_a.size() == 64 * 16) compare_wide();
     }
+
+    std::uint32_t expected(const std::uint16_t (&a)[16], const B& b, int j, float c) const {
+        std::vector<Number> row, column;
+        for (int k = 0; k < 16; ++k) {
+            row.push_back(parse(a[k], 16, fraction_bits()));
+            column.push_back(parse(b[k][j], 16, fraction_bits()));
+        }
+        return model(row, column, parse(std::bit_cast<std::uint32_t>(c), 32, 23));
+    }
+
+    /// The last four tiles as one product: each A meets each B, the accumulators in another order.
+    void compare_wide() {
+        constexpr int blocks = 4;
+        std::uint16_t a[64][16], b[blocks][16][8];
+        float c[blocks][64][8], d[blocks][64][8];
+        std::copy(wide_a.begin(), wide_a.end(), &a[0][0]);
+        std::copy(wide_b.begin(), wide_b.end(), &b[0][0][0]);
+        for (int i = 0; i < blocks * 64 * 8; ++i) (&c[0][0][0])[i] = (&d[0][0][0])[i] = wide_c[i * 5 % wide_c.size()];
+        emulator::multiply_accumulate_wide(bf16, a, b, d, 8 * blocks);
+        for (int block = 0; block < blocks; ++block)
+            for (int i = 0; i < 64; ++i)
+                for (int j = 0; j < 8; ++j)
+                    ASSERT_EQ(std::bit_cast<std::uint32_t>(d[block][i][j]), expected(a[i], b[block], j, c[block][i][j]))
+                        << "row " << i << ", column " << 8 * block + j;
+        wide_a.clear();
+        wide_b.clear();
+        wide_c.clear();
+    }
+    std::vector<std::uint16_t> wide_a, wide_b;
+    std::vector<float> wide_c;
 
     /// `rounds` tiles whose elements come from the generators.
     template <class Element, class Accumulator>
@@ -209,6 +237,51 @@ TEST_P(TensorCore, InfinitiesAndNaN) {
             const std::uint32_t kind = below(20);
             return kind == 0 ? INFINITY : kind == 1 ? -INFINITY : kind == 2 ? NAN : any_float();
         });
+}
+
+/// Sixteen products just below the most that they can be, and c as large: the sum fills 31 bits and more.
+TEST_P(TensorCore, LargestSums) {
+    const auto fraction = [&] { return below(6) == 0 ? below(1 << 10) : (1u << 10) - 1 - below(2); };
+    compare_random(
+        200, [&] { return code(fields() / 2, fraction(), below(40) == 0); },
+        [&] { return std::bit_cast<float>(below(2) << 31 | (127 + below(4)) << 23 | (0x7FFFFF - below(8))); });
+    compare_random(
+        200, [&] { return code(fields() / 2, fraction(), below(16) == 0); },
+        [&] { return std::bit_cast<float>((127 + below(4)) << 23 | (0x7FFFFF - below(8))); });
+}
+
+/// Products and accumulators around the exponents where the wide form hands over to the other.
+TEST_P(TensorCore, EdgesOfTheWideForm) {
+    const auto accumulator = [&] {
+        return std::bit_cast<float>(below(2) << 31 | (25 + below(5)) << 23 | below(1 << 23));
+    };
+    for (const int middle : bf16 ? std::vector<int>{127 - 50, 127 + 60, 127 + 63} : std::vector<int>{2})
+        compare_random(
+            200,
+            [&] {
+                return below(4) == 0 ? code(0, 0, below(2)) : code(middle - 1 + below(3), below(1 << 10), below(2));
+            },
+            [&] { return below(3) == 0 ? 0.0f : accumulator(); });
+    compare_random(
+        200, [&] { return code(0, 0, below(2)); }, accumulator);
+}
+
+/// Neighbours of every kind in one product.
+TEST_P(TensorCore, MixedTilesTiny) {
+    for (int round = 0; round < 100 && !HasFatalFailure(); ++round) {
+        const std::uint32_t kind = below(4);
+        compare_random(
+            1,
+            [&] {
+                return kind == 0   ? code(below(fields() + 1), below(1 << 10), below(2))
+                       : kind == 1 ? code(below(fields()), below(1 << 10), below(2))
+                       : kind == 2 ? code(0, 0, below(2))
+                                   : code(fields() / 2 - 4 + below(8), below(1 << 10), below(2));
+            },
+            [&] {
+                return kind == 2 ? 0.0f : kind == 3 ? 4.0f * (below(1 << 24) - (1 << 23)) * 0x1p-23f : any_float();
+            });
+    }
 }
 
 TEST_P(TensorCore, SignedZerosTiny) {

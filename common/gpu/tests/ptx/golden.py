@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the PTX that nvcc makes of wrappers.cu with golden.txt, and checks that no asm of common/gpu is left out.
+"""Compares the PTX that nvcc makes of wrappers.cu and wrappers_90a.cu with golden.txt, assembles wgmma_widths.cu, and checks that no asm of
+common/gpu is left out.
 
 Exits with 0 if all is well, 1 if something differs, 77 if there is no nvcc.
 """
@@ -45,7 +46,9 @@ def named_operands(kernel, instructions):
             source[match[1]] = f"param{match[2]}{match[3] or ''}"
         elif match := re.fullmatch(rf"mov\.\w+ ({REGISTER}), (-?\d+)", line):
             source[match[1]] = match[2]
-        elif match := re.fullmatch(rf"(?:cvta\.to\.global|mov)\.\w+ ({REGISTER}), ({REGISTER})", line):
+        elif match := re.fullmatch(rf"mov\.\w+ ({REGISTER}), {kernel}_param_(\d+)", line):
+            source[match[1]] = f"&param{match[2]}"
+        elif match := re.fullmatch(rf"(?:cvta\.to\.global|cvta\.param|mov)\.\w+ ({REGISTER}), ({REGISTER})", line):
             source[match[1]] = source.get(match[2], "_")
     for line in instructions:
         if match := re.fullmatch(rf"st\.global\.\w+ \[({REGISTER})(?:\+(\d+))?\], ({REGISTER})", line):
@@ -83,7 +86,9 @@ def uncovered(golden):
     opcodes = {line.split(" ")[0] for line in golden.values()}
     result = []
     for header in sorted((ROOT / "common/gpu").glob("*.h")):
-        for opcode in re.findall(r"\basm(?: volatile)?\(\s*\"([\w.:]+)", header.read_text()):
+        # The first instruction of each, after a brace and declarations.
+        start = r'\basm(?: volatile)?\(\s*(?:"\{\\n"\s*)?(?:"\.reg[^"]*"\s*)*"([\w.:]+)'
+        for opcode in re.findall(start, header.read_text()):
             if opcode not in opcodes:
                 result.append(f"{header.name} has the instruction {opcode}, and golden.txt does not.")
     return result
@@ -101,18 +106,26 @@ def self_check():
     assert len(compare(ptx, {})) == 1
 
 
+def compiled(nvcc, file, target, result, output):
+    """What nvcc writes to `output`."""
+    command = [nvcc, "-std=c++20", f"-arch={target}", result, "--expt-relaxed-constexpr", "-DGPU_EMULATOR=0", f"-I{ROOT}",
+               str(FOLDER / file), "-o", output]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"nvcc does not compile {file} for {target}:\n{run.stderr}")
+    return run.stdout
+
+
 def main():
     self_check()
     golden = read_golden((FOLDER / "golden.txt").read_text())
     differences = uncovered(golden)
     nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if nvcc:
-        command = [nvcc, "-std=c++20", "-arch=compute_90", "-ptx", "--expt-relaxed-constexpr", "-DGPU_EMULATOR=0",
-                   f"-I{ROOT}", str(FOLDER / "wrappers.cu"), "-o", "-"]
-        compiled = subprocess.run(command, capture_output=True, text=True)
-        if compiled.returncode != 0:
-            sys.exit(f"nvcc does not compile wrappers.cu:\n{compiled.stderr}")
-        differences += compare(compiled.stdout, golden)
+        ptx = compiled(nvcc, "wrappers.cu", "compute_90", "-ptx", "-")
+        ptx += compiled(nvcc, "wrappers_90a.cu", "compute_90a", "-ptx", "-")
+        compiled(nvcc, "wgmma_widths.cu", "sm_90a", "-cubin", os.devnull)
+        differences += compare(ptx, golden)
     for difference in differences:
         print(difference)
     if differences:

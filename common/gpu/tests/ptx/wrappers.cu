@@ -33,6 +33,9 @@ PROBE cp_async_wait_group_0() { cp_async_wait_group<0>(); }
 PROBE cp_async_wait_group_1() { cp_async_wait_group<1>(); }
 PROBE cp_async_wait_group_2() { cp_async_wait_group<2>(); }
 
+struct MatrixRegisters {
+    std::uint32_t r[4];
+};
 PROBE ldmatrix_x4(std::uint32_t* out, std::uint32_t address) {
     std::uint32_t r[4];
     gpu::ldmatrix_x4(r, address);
@@ -43,6 +46,8 @@ PROBE ldmatrix_x4_trans(std::uint32_t* out, std::uint32_t address) {
     gpu::ldmatrix_x4_trans(r, address);
     for (int i = 0; i < 4; ++i) out[i] = r[i];
 }
+
+PROBE stmatrix_x4(std::uint32_t address, MatrixRegisters x) { gpu::stmatrix_x4(address, x.r); }
 
 struct MmaOperands {
     std::uint32_t a[4], b0, b1;
@@ -66,3 +71,48 @@ PROBE store_vector_4(Matrix<float> destination, float a, float b, float c, float
     destination.store(0, 0, Vector<float, 4>{a, b, c, d});
 }
 PROBE read_only_element(std::uint32_t* out, Matrix<const std::uint32_t> source) { out[0] = source(0, 0); }
+
+PROBE mbarrier_init(std::uint32_t barrier, int count) { gpu::mbarrier_init(barrier, count); }
+PROBE fence_mbarrier_init() { gpu::fence_mbarrier_init(); }
+PROBE mbarrier_arrive(std::uint32_t barrier) { gpu::mbarrier_arrive(barrier); }
+PROBE mbarrier_arrive_expect_tx(std::uint32_t barrier, int bytes) { gpu::mbarrier_arrive_expect_tx(barrier, bytes); }
+PROBE mbarrier_arrive_cluster(std::uint32_t remote) { gpu::mbarrier_arrive_cluster(remote); }
+PROBE mbarrier_try_wait_parity(int* out, std::uint32_t barrier, int parity) {
+    out[0] = gpu::mbarrier_try_wait_parity(barrier, parity);
+}
+PROBE mbarrier_inval(std::uint32_t barrier) { gpu::mbarrier_inval(barrier); }
+PROBE fence_proxy_async() { gpu::fence_proxy_async(); }
+
+struct Coordinates {
+    int c[5];
+};
+PROBE tensor_load(std::uint32_t destination, const __grid_constant__ TensorMap map, Coordinates x,
+                  std::uint32_t barrier) {
+    cp_async_bulk_tensor_5d(destination, map, x.c[0], x.c[1], x.c[2], x.c[3], x.c[4], barrier);
+}
+PROBE tensor_load_multicast(std::uint32_t destination, const __grid_constant__ TensorMap map, Coordinates x,
+                            std::uint32_t barrier, std::uint16_t cta_mask) {
+    cp_async_bulk_tensor_5d_multicast(destination, map, x.c[0], x.c[1], x.c[2], x.c[3], x.c[4], barrier, cta_mask);
+}
+PROBE tensor_store(const __grid_constant__ TensorMap map, Coordinates x, std::uint32_t source) {
+    cp_async_bulk_tensor_5d_store(map, x.c[0], x.c[1], x.c[2], x.c[3], x.c[4], source);
+}
+PROBE prefetch_tensormap(const __grid_constant__ TensorMap map) { gpu::prefetch_tensormap(map); }
+PROBE bulk_load(std::uint32_t destination, Matrix<const float> source, int bytes, std::uint32_t barrier) {
+    cp_async_bulk(destination, source, 0, 0, bytes, barrier);
+}
+PROBE bulk_add(Matrix<float> destination, std::uint32_t source, int bytes) {
+    cp_reduce_async_bulk_add(destination, 0, 0, source, bytes);
+}
+PROBE bulk_commit_group() { cp_async_bulk_commit_group(); }
+PROBE bulk_wait_group() { cp_async_bulk_wait_group<1>(); }
+PROBE bulk_wait_group_read() { cp_async_bulk_wait_group_read<1>(); }
+
+PROBE cluster_ctarank(int* out) { out[0] = gpu::cluster_ctarank(); }
+PROBE barrier_cluster_arrive() { gpu::barrier_cluster_arrive(); }
+PROBE barrier_cluster_wait() { gpu::barrier_cluster_wait(); }
+PROBE mapa(std::uint32_t* out, std::uint32_t address, int rank) { out[0] = gpu::mapa(address, rank); }
+PROBE ld_shared_cluster(float* out, std::uint32_t address) { out[0] = gpu::ld_shared_cluster(address); }
+PROBE st_shared_cluster(std::uint32_t address, float value) { gpu::st_shared_cluster(address, value); }
+
+PROBE elect_sync(int* out) { out[0] = gpu::elect_sync(); }
