@@ -304,6 +304,76 @@ TEST(Primitives, ProductsAsHopperAddsThem) {
     expect_products("bf16", bf16);
 }
 
+// ---- warpgroups ----
+
+const std::vector<Probe>& warpgroup_answers() {
+    static const std::vector<Probe> result = probes::run_warpgroup_probes();
+    return result;
+}
+
+/// Whether this machine has warpgroup products.
+bool has_warpgroups() {
+    const gpu::Device device = gpu::device();
+    return device.emulated || (device.major == 9 && device.minor == 0);
+}
+
+TEST(Warpgroups, ProductsAsHopperAddsThem) {
+    if (!has_warpgroups()) GTEST_SKIP() << "only compute capability 9.0 has warpgroup products";
+    for (const bool is_bf16 : {true, false}) {
+        const Format& format = is_bf16 ? bf16 : fp16;
+        for (int i = 0; i < probes::wgmma_cases; ++i) {
+            const probes::WgmmaOperands x = probes::wgmma_operands(is_bf16, i);
+            // Some elements of every case; all forms of the instruction give the same.
+            for (int element = i % 5; element < 64 * 64; element += 5) {
+                const int row = element / 64, column = element % 64;
+                double naive = as_float(x.c[row][column]);
+                for (int k = 0; k < 16; ++k) naive += format.value(x.a[row][k]) * format.value(x.b[column][k]);
+                std::uint32_t expected = 0x7FFFFFFF;
+                if (std::isinf(naive)) {
+                    expected = std::bit_cast<std::uint32_t>(static_cast<float>(naive));
+                } else if (!std::isnan(naive)) {
+                    const double sum = hopper_sum(format, x.a[row], x.b[column], x.c[row][column]);
+                    expected = std::bit_cast<std::uint32_t>(
+                        static_cast<float>(std::fabs(sum) < 0x1p128 ? sum : sum * INFINITY));
+                }
+                for (const Probe& probe : warpgroup_answers()) {
+                    if (!probe.name.starts_with(is_bf16 ? "wgmma_bf16" : "wgmma_fp16")) continue;
+                    ASSERT_EQ(probe.words[i * 64 * 64 + element], expected)
+                        << probe.name << ", case " << i << ", row " << row << ", column " << column;
+                }
+            }
+        }
+    }
+}
+
+TEST(Warpgroups, MatricesAreStored) {
+    if (!has_warpgroups()) GTEST_SKIP() << "only compute capability 9.0 and newer have stmatrix";
+    const auto find = [](const std::string& name) -> const Probe& {
+        return *std::find_if(warpgroup_answers().begin(), warpgroup_answers().end(),
+                             [&](const Probe& p) { return p.name == name; });
+    };
+    const Probe& probe = find("stmatrix_x4");
+    Words expected(probe.words.size());
+    for (int round = 0; round < probes::stmatrix_rounds; ++round)
+        for (int address = 0; address < 32; ++address)  // row address % 8 of matrix address / 8
+            for (int pair = 0; pair < 4; ++pair)
+                expected[(64 * round + (5 * address + 7 * round) % 64) * 32 + (address + round) % 8 * 4 + pair] =
+                    probe.operands[(4 * round + address / 8) * 32 + address % 8 * 4 + pair];
+    EXPECT_EQ(probe.words, expected);
+    const Words& elected = find("elect_sync").words;
+    for (int warp = 0; warp < 2; ++warp)
+        EXPECT_EQ(std::count(elected.begin() + 32 * warp, elected.begin() + 32 * (warp + 1), 1u), 1);
+}
+
+TEST(Warpgroups, AnswersAreThoseOfAnH200) {
+    const std::filesystem::path file = H200_WARPGROUP_PROBES;
+    if (!std::filesystem::exists(file)) GTEST_SKIP() << "There is no recording of an H200 beside the tests yet.";
+    if (!has_warpgroups()) GTEST_SKIP() << "only compute capability 9.0 has warpgroup products";
+    const probes::Recording recording = probes::read(file);
+    for (const probes::Agreement& agreement : probes::compare(warpgroup_answers(), recording))
+        EXPECT_EQ(agreement.difference, "") << agreement.name << " compared with " << recording.machine;
+}
+
 // ---- memory ----
 
 TEST(Primitives, AdditionsInMemory) {
