@@ -374,6 +374,77 @@ TEST(Warpgroups, AnswersAreThoseOfAnH200) {
         EXPECT_EQ(agreement.difference, "") << agreement.name << " compared with " << recording.machine;
 }
 
+// ---- engines ----
+
+const std::vector<Probe>& engine_answers() {
+    static const std::vector<Probe> result = probes::run_engine_probes();
+    return result;
+}
+const Probe& engine_answer(const std::string& name) {
+    return *std::find_if(engine_answers().begin(), engine_answers().end(),
+                         [&](const Probe& p) { return p.name == name; });
+}
+bool has_engines() {
+    const gpu::Device device = gpu::device();
+    return device.emulated || (device.major == 9 && device.minor == 0);
+}
+
+TEST(Engines, RingsAndAdditions) {
+    if (!has_engines()) GTEST_SKIP() << "only compute capability 9.0 has code for engines in this build";
+    const Probe& ring = engine_answer("mbarrier_ring");
+    for (std::size_t i = 0; i < ring.words.size(); ++i)
+        ASSERT_EQ(ring.words[i], ring.operands[i / 64 * 64 + (i + 37) % 64]) << i;
+    const Probe& sums = engine_answer("bulk_add_contended");
+    for (std::size_t column = 0; column < sums.words.size(); ++column) {
+        float expected = 1;  // small integers: exact in any order
+        for (std::size_t i = column; i < sums.operands.size(); i += sums.words.size())
+            expected += as_float(sums.operands[i]);
+        EXPECT_EQ(as_float(sums.words[column]), expected);
+    }
+}
+
+TEST(Engines, NeighboursInACluster) {
+    if (!has_engines()) GTEST_SKIP() << "only compute capability 9.0 has code for engines in this build";
+    const Words& words = engine_answer("cluster").words;
+    for (unsigned cta = 0; cta < 8; ++cta)
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            const auto word = [&](unsigned row) { return words[(20 * cta + row) * 32 + lane]; };
+            const unsigned rank = cta % 4, before = (rank + 3) % 4, first = cta / 4 * 4;
+            ASSERT_EQ(word(0), rank << 24 | rank << 16 | before << 8 | (2 - rank) % 256);
+            ASSERT_EQ(as_float(word(1)), 100.0f * (first + before) + 31 - lane);       // the CTA before wrote here
+            ASSERT_EQ(as_float(word(2)), 100.0f * (first + (before + 3) % 4) + lane);  // and the one before it there
+            for (unsigned row = 0; row < 16; ++row) {
+                // CTA 1 has a box from its row on copied to the others; chunks of four words lie as the swizzle has them.
+                const unsigned element = (first + 1 + row) * 64 + 2 * (lane ^ (row % 8 * 4)) + 1;
+                const std::uint32_t copied = first + 1 + row < 24 ? element | (element + 1) << 16 : 0;
+                ASSERT_EQ(word(4 + row), rank == 1 ? 0 : copied) << cta << " " << row << " " << lane;
+            }
+        }
+}
+
+TEST(Engines, AnswersAreThoseOfAnH200) {
+    const std::filesystem::path file = H200_ENGINE_PROBES;
+    if (!std::filesystem::exists(file)) GTEST_SKIP() << "There is no recording of an H200 beside the tests yet.";
+    if (!has_engines()) GTEST_SKIP() << "only compute capability 9.0 has code for engines in this build";
+    const probes::Recording recording = probes::read(file);
+    for (const probes::Agreement& agreement : probes::compare(engine_answers(), recording))
+        EXPECT_EQ(agreement.difference, "") << agreement.name << " compared with " << recording.machine;
+}
+
+#if GPU_EMULATOR
+TEST(Engines, AnswersAreTheSameInEverySchedule) {
+    const probes::Recording recording = probes::record("in order", engine_answers());
+    const emulator::Options before = emulator::options();
+    for (const emulator::Options& options : emulator::standard_schedules()) {
+        emulator::set_options(options);
+        for (const probes::Agreement& agreement : probes::compare(probes::run_engine_probes(), recording))
+            EXPECT_EQ(agreement.agreeing, agreement.compared)
+                << agreement.name << ", " << emulator::name(options.schedule) << ": " << agreement.difference;
+    }
+    emulator::set_options(before);
+}
+#endif
+
 // ---- memory ----
 
 TEST(Primitives, AdditionsInMemory) {
