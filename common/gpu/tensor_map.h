@@ -50,6 +50,18 @@ TensorMap encode_tensor_map(const char* name, TensorMapType type, void* data, co
 TensorMap encode_tensor_map(const char* name, TensorMapType type, void* data, const TensorMapShape& shape);
 #endif
 
+/// The map of a tensor whose memory begins at tensor.data; its strides are those of `shape`.
+template <class T>
+TensorMap encode_tensor_map(const char* name, const Tensor<T>& tensor, const TensorMapShape& shape) {
+    using Element = std::remove_const_t<T>;
+    Element* const data = const_cast<Element*>(tensor.data);
+#if GPU_EMULATOR
+    return encode_tensor_map(name, tensor_map_type<Element>, data, shape, tensor.region);
+#else
+    return encode_tensor_map(name, tensor_map_type<Element>, data, shape);
+#endif
+}
+
 /// The map of `batches` x `heads` matrices of `rows` rows of 16-bit elements, columns a multiple of 64, copied in tiles of box_rows rows and
 /// all columns (PanelTile<T, box_rows, columns>). A dimension of one element, or a packed tensor (batch stride 0), ignores its stride.
 template <class T>
@@ -62,13 +74,7 @@ TensorMap tile_map(const char* name, const Tensor<T>& tensor, int batches, int h
                                 stride(packed, tensor.batch_stride)},
                                {64, box_rows, tensor.columns / 64, 1, 1},
                                128};
-    using Element = std::remove_const_t<T>;
-    Element* const data = const_cast<Element*>(tensor.data);
-#if GPU_EMULATOR
-    return encode_tensor_map(name, tensor_map_type<Element>, data, shape, tensor.region);
-#else
-    return encode_tensor_map(name, tensor_map_type<Element>, data, shape);
-#endif
+    return encode_tensor_map(name, tensor, shape);
 }
 
 }  // namespace gpu

@@ -63,9 +63,9 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         warp.meetings.clear();
     }
     free_registers = 0;
-    for (int w = 0; w < thread_count / warpgroup_size; ++w) {
-        warpgroups[w] = {};
-        warpgroups[w].registers = registers;
+    for (Warpgroup& warpgroup : warpgroups) {
+        warpgroup = {};
+        warpgroup.registers = registers;
     }
     static const Past nothing = boost::make_local_shared<Clock>();
     while (static_cast<int>(threads.size()) < thread_count) threads.push_back(std::make_unique<Thread>());

@@ -304,6 +304,147 @@ TEST(Primitives, ProductsAsHopperAddsThem) {
     expect_products("bf16", bf16);
 }
 
+// ---- warpgroups ----
+
+const std::vector<Probe>& warpgroup_answers() {
+    static const std::vector<Probe> result = probes::run_warpgroup_probes();
+    return result;
+}
+
+/// Whether this machine has warpgroup products.
+bool has_warpgroups() {
+    const gpu::Device device = gpu::device();
+    return device.emulated || (device.major == 9 && device.minor == 0);
+}
+
+TEST(Warpgroups, ProductsAsHopperAddsThem) {
+    if (!has_warpgroups()) GTEST_SKIP() << "only compute capability 9.0 has warpgroup products";
+    for (const bool is_bf16 : {true, false}) {
+        const Format& format = is_bf16 ? bf16 : fp16;
+        for (int i = 0; i < probes::wgmma_cases; ++i) {
+            const probes::WgmmaOperands x = probes::wgmma_operands(is_bf16, i);
+            // Some elements of every case; all forms of the instruction give the same.
+            for (int element = i % 5; element < 64 * 64; element += 5) {
+                const int row = element / 64, column = element % 64;
+                double naive = as_float(x.c[row][column]);
+                for (int k = 0; k < 16; ++k) naive += format.value(x.a[row][k]) * format.value(x.b[column][k]);
+                std::uint32_t expected = 0x7FFFFFFF;
+                if (std::isinf(naive)) {
+                    expected = std::bit_cast<std::uint32_t>(static_cast<float>(naive));
+                } else if (!std::isnan(naive)) {
+                    const double sum = hopper_sum(format, x.a[row], x.b[column], x.c[row][column]);
+                    expected = std::bit_cast<std::uint32_t>(
+                        static_cast<float>(std::fabs(sum) < 0x1p128 ? sum : sum * INFINITY));
+                }
+                for (const Probe& probe : warpgroup_answers()) {
+                    if (!probe.name.starts_with(is_bf16 ? "wgmma_bf16" : "wgmma_fp16")) continue;
+                    ASSERT_EQ(probe.words[i * 64 * 64 + element], expected)
+                        << probe.name << ", case " << i << ", row " << row << ", column " << column;
+                }
+            }
+        }
+    }
+}
+
+TEST(Warpgroups, MatricesAreStored) {
+    if (!has_warpgroups()) GTEST_SKIP() << "only compute capability 9.0 and newer have stmatrix";
+    const auto find = [](const std::string& name) -> const Probe& {
+        return *std::find_if(warpgroup_answers().begin(), warpgroup_answers().end(),
+                             [&](const Probe& p) { return p.name == name; });
+    };
+    const Probe& probe = find("stmatrix_x4");
+    Words expected(probe.words.size());
+    for (int round = 0; round < probes::stmatrix_rounds; ++round)
+        for (int address = 0; address < 32; ++address)  // row address % 8 of matrix address / 8
+            for (int pair = 0; pair < 4; ++pair)
+                expected[(64 * round + (5 * address + 7 * round) % 64) * 32 + (address + round) % 8 * 4 + pair] =
+                    probe.operands[(4 * round + address / 8) * 32 + address % 8 * 4 + pair];
+    EXPECT_EQ(probe.words, expected);
+    const Words& elected = find("elect_sync").words;
+    for (int warp = 0; warp < 2; ++warp)
+        EXPECT_EQ(std::count(elected.begin() + 32 * warp, elected.begin() + 32 * (warp + 1), 1u), 1);
+}
+
+TEST(Warpgroups, AnswersAreThoseOfAnH200) {
+    const std::filesystem::path file = H200_WARPGROUP_PROBES;
+    if (!std::filesystem::exists(file)) GTEST_SKIP() << "There is no recording of an H200 beside the tests yet.";
+    if (!has_warpgroups()) GTEST_SKIP() << "only compute capability 9.0 has warpgroup products";
+    const probes::Recording recording = probes::read(file);
+    for (const probes::Agreement& agreement : probes::compare(warpgroup_answers(), recording))
+        EXPECT_EQ(agreement.difference, "") << agreement.name << " compared with " << recording.machine;
+}
+
+// ---- engines ----
+
+const std::vector<Probe>& engine_answers() {
+    static const std::vector<Probe> result = probes::run_engine_probes();
+    return result;
+}
+const Probe& engine_answer(const std::string& name) {
+    return *std::find_if(engine_answers().begin(), engine_answers().end(),
+                         [&](const Probe& p) { return p.name == name; });
+}
+bool has_engines() {
+    const gpu::Device device = gpu::device();
+    return device.emulated || (device.major == 9 && device.minor == 0);
+}
+
+TEST(Engines, RingsAndAdditions) {
+    if (!has_engines()) GTEST_SKIP() << "only compute capability 9.0 has code for engines in this build";
+    const Probe& ring = engine_answer("mbarrier_ring");
+    for (std::size_t i = 0; i < ring.words.size(); ++i)
+        ASSERT_EQ(ring.words[i], ring.operands[i / 64 * 64 + (i + 37) % 64]) << i;
+    const Probe& sums = engine_answer("bulk_add_contended");
+    for (std::size_t column = 0; column < sums.words.size(); ++column) {
+        float expected = 1;  // small integers: exact in any order
+        for (std::size_t i = column; i < sums.operands.size(); i += sums.words.size())
+            expected += as_float(sums.operands[i]);
+        EXPECT_EQ(as_float(sums.words[column]), expected);
+    }
+}
+
+TEST(Engines, NeighboursInACluster) {
+    if (!has_engines()) GTEST_SKIP() << "only compute capability 9.0 has code for engines in this build";
+    const Words& words = engine_answer("cluster").words;
+    for (unsigned cta = 0; cta < 8; ++cta)
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            const auto word = [&](unsigned row) { return words[(20 * cta + row) * 32 + lane]; };
+            const unsigned rank = cta % 4, before = (rank + 3) % 4, first = cta / 4 * 4;
+            ASSERT_EQ(word(0), rank << 24 | rank << 16 | before << 8 | (2 - rank) % 256);
+            ASSERT_EQ(as_float(word(1)), 100.0f * (first + before) + 31 - lane);       // the CTA before wrote here
+            ASSERT_EQ(as_float(word(2)), 100.0f * (first + (before + 3) % 4) + lane);  // and the one before it there
+            for (unsigned row = 0; row < 16; ++row) {
+                // CTA 1 has a box from its row on copied to the others; chunks of four words lie as the swizzle has them.
+                const unsigned element = (first + 1 + row) * 64 + 2 * (lane ^ (row % 8 * 4)) + 1;
+                const std::uint32_t copied = first + 1 + row < 24 ? element | (element + 1) << 16 : 0;
+                ASSERT_EQ(word(4 + row), rank == 1 ? 0 : copied) << cta << " " << row << " " << lane;
+            }
+        }
+}
+
+TEST(Engines, AnswersAreThoseOfAnH200) {
+    const std::filesystem::path file = H200_ENGINE_PROBES;
+    if (!std::filesystem::exists(file)) GTEST_SKIP() << "There is no recording of an H200 beside the tests yet.";
+    if (!has_engines()) GTEST_SKIP() << "only compute capability 9.0 has code for engines in this build";
+    const probes::Recording recording = probes::read(file);
+    for (const probes::Agreement& agreement : probes::compare(engine_answers(), recording))
+        EXPECT_EQ(agreement.difference, "") << agreement.name << " compared with " << recording.machine;
+}
+
+#if GPU_EMULATOR
+TEST(Engines, AnswersAreTheSameInEverySchedule) {
+    const probes::Recording recording = probes::record("in order", engine_answers());
+    const emulator::Options before = emulator::options();
+    for (const emulator::Options& options : emulator::standard_schedules()) {
+        emulator::set_options(options);
+        for (const probes::Agreement& agreement : probes::compare(probes::run_engine_probes(), recording))
+            EXPECT_EQ(agreement.agreeing, agreement.compared)
+                << agreement.name << ", " << emulator::name(options.schedule) << ": " << agreement.difference;
+    }
+    emulator::set_options(before);
+}
+#endif
+
 // ---- memory ----
 
 TEST(Primitives, AdditionsInMemory) {

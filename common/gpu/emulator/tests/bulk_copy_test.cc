@@ -98,8 +98,7 @@ struct Tensor {
             shape.stride[i] = stride(i);
             shape.box[i] = box[i];
         }
-        return gpu::encode_tensor_map("tensor", gpu::TensorMapType::bf16, buffer.data(), shape,
-                                      buffer.tensor<float>(0, 0, 0, 0).region);
+        return gpu::encode_tensor_map("tensor", buffer.tensor<gpu::bf16>(0, 0, 0, 0), shape);
     }
 
     /// visit(element in global memory or -1, byte in the image) for each element of the box.

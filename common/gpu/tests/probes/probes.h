@@ -45,4 +45,18 @@ struct MmaOperands {
 };
 MmaOperands mma_operands(bool bf16, int index);
 
+/// The same for warpgroup products, stmatrix and elect.sync, which compute capability 9.0 has. Throws gpu::NotBuilt on another GPU.
+std::vector<Probe> run_warpgroup_probes();
+
+/// The same for copy engines, mbarriers and clusters, which 9.0 and later have. Throws gpu::NotBuilt on another GPU.
+std::vector<Probe> run_engine_probes();
+
+/// Operands of the wgmma probes, made of those of the mma probes; a case is one product. B by columns.
+constexpr int wgmma_m = 64, wgmma_n = 64, wgmma_cases = 4 * mma_families, stmatrix_rounds = 8;
+struct WgmmaOperands {
+    std::uint16_t a[wgmma_m][16], b[wgmma_n][16];
+    std::uint32_t c[wgmma_m][wgmma_n];
+};
+WgmmaOperands wgmma_operands(bool bf16, int index);
+
 }  // namespace probes
