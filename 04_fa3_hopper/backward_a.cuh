@@ -13,7 +13,7 @@ constexpr int consumers = 2, slots = 2;
 constexpr int threads = warpgroup_size * (1 + consumers);
 constexpr int Bc = 64 * consumers;
 constexpr int Br(int d) { return d == 64 ? 128 : 64; }
-constexpr int simple_threads = 128;  // of prepare and finish
+constexpr int threads_of_tile = 128;  // of prepare and finish
 
 template <class T, int d>
 struct Shared {
@@ -50,7 +50,7 @@ struct QueryTile {
 /// One CTA a query tile: L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key, and beyond the
 /// last one, L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
 template <class T, int d>
-__global__ void __launch_bounds__(simple_threads)
+__global__ void __launch_bounds__(threads_of_tile)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
             Tensor<float> D, Tensor<float> dQ_sum) {
     constexpr int Br = a_backward::Br(d);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(simple_threads)
     const auto D_gmem = D.matrix(0, tile.h, scratch, 1);
 
     const int t = lane_id() % 8;  // eight threads a query, 8 elements at a time
-    for (int row = threadIdx.x / 8; row < Br; row += simple_threads / 8) {
+    for (int row = threadIdx.x / 8; row < Br; row += threads_of_tile / 8) {
         const int i = tile.i0 + row;
         const bool sees_a_key = seeing.contains(i);
         float sum = 0;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(simple_threads)
         }
     }
     const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
-    for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * simple_threads) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
+    for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads_of_tile) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
 }
 
 template <class T, int d>
@@ -95,9 +95,10 @@ __global__ void __launch_bounds__(threads, 1)
     constexpr int Br = a_backward::Br(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
-    // The first keys, which most queries see under a causal mask, start first.
-    const int kv_heads = problem.B * problem.Hkv, j0 = blockIdx.x / kv_heads * Bc;
-    const int b = blockIdx.x % kv_heads / problem.Hkv, kv_head = blockIdx.x % kv_heads % problem.Hkv;
+    // CTAs that run at the same time share the queries of a few heads; of each head the first keys come first, which most queries
+    // see under a causal mask.
+    const int kv_tiles = ceil_div(problem.Nk, Bc), sequence_head = blockIdx.x / kv_tiles;
+    const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);
@@ -185,22 +186,21 @@ __global__ void __launch_bounds__(threads, 1)
                 load(smem.dO[place.slot], dO_map, smem.D[place.slot], D, smem.dO_full.address(place.slot),
                      smem.dO_empty.address(place.slot));
             }
-        } else if (warp_id() == 1) {
-            // ---- dQ leaves ----
+        } else if (warp_id() == 1 || warp_id() == 2) {
+            // ---- dQ leaves: a warp for each half of it ----
             constexpr int elements = Br * d / consumers;
+            const int part = warp_id() - 1;
             for (int n = 0; n < steps; ++n) {
                 const auto dQ_sum_gmem = dQ_sum.matrix(0, head_of(n), scratch + tile_of(n), 1);
-                for (int part = 0; part < consumers; ++part) {
-                    mbarrier_wait_parity(smem.dQ_full.address(part), n % 2);
-                    if (lane_id() == 0) {
-                        cp_reduce_async_bulk_add(dQ_sum_gmem, 0, part * elements, smem.dQ[part].address(0),
-                                                 elements * sizeof(float));
-                        cp_async_bulk_commit_group();
-                        cp_async_bulk_wait_group_read<0>();
-                        mbarrier_arrive(smem.dQ_empty.address(part));
-                    }
-                    bar_warp_sync(all_lanes);
+                mbarrier_wait_parity(smem.dQ_full.address(part), n % 2);
+                if (lane_id() == 0) {
+                    cp_reduce_async_bulk_add(dQ_sum_gmem, 0, part * elements, smem.dQ[part].address(0),
+                                             elements * sizeof(float));
+                    cp_async_bulk_commit_group();
+                    cp_async_bulk_wait_group_read<0>();
+                    mbarrier_arrive(smem.dQ_empty.address(part));
                 }
+                bar_warp_sync(all_lanes);
             }
             if (lane_id() == 0) cp_async_bulk_wait_group<0>();
         }
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(threads, 1)
 
 /// One CTA a query tile: dQ from its sums. A thread has eight columns of the queries row and row + 8, which four lanes of `backward` added up.
 template <class T, int d>
-__global__ void __launch_bounds__(simple_threads)
+__global__ void __launch_bounds__(threads_of_tile)
     finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {
     constexpr int Br = a_backward::Br(d), elements = Br * d / consumers, columns = Br == 128 ? d : d / 2;
     const QueryTile tile(problem, Br);
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(simple_threads)
     if (tile.i0 >= sequence.Nq) return;
     const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, first_tile(problem, tile.b, Br) + tile.i0 / Br, 1);
     const auto dQ_gmem = sequence.queries(dQ, tile.h);
-    for (int e = threadIdx.x; e < Br * d / 16; e += simple_threads) {
+    for (int e = threadIdx.x; e < Br * d / 16; e += threads_of_tile) {
         const int part = e / (elements / 16), block = e % (elements / 16);
         const int n = block / 32, warp = block / 8 % 4, g = block % 8;
         Vector<T, 8> upper, lower;
