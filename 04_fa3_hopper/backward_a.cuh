@@ -151,6 +151,7 @@ __global__ void __launch_bounds__(threads, 1)
                 if (hidden) {
                     mbarrier_wait_parity(landed, n_landed++ % 2);
                     zero_hidden(smem.K, j0, seen);
+                    zero_hidden(smem.V, j0, seen);
                     fence_proxy_async();
                     bar_warp_sync(all_lanes);
                     if (elect_sync()) mbarrier_arrive(smem.KV_full.address(0));

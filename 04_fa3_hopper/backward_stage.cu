@@ -101,6 +101,7 @@ void register_backward(ladder::Registry& registry) {
                   .deterministic = false,
                   .whole_tiles = true,
                   .row_alignment = 16,
+                  .tensor_maps = true,
                   .kernel_pattern = "stage04::a_backward::",
                   .refuses = refuses_backward,
                   .workspaces = workspaces_a,

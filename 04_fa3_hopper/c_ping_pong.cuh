@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(threads, 1)
     if (i0 >= sequence.Nq) return;
     const Mask mask = problem.mask(sequence);
     const Range kv_tiles = mask.key_tiles(i0, Br, Bc), full_tiles = mask.full_key_tiles(i0, Br, Bc);
-    const float c = problem.scale * log2_e;
+    // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
+    const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
 
     if (threadIdx.x == 0) {
         mbarrier_init(smem.Q_full.address(0), 1);
@@ -122,6 +123,11 @@ __global__ void __launch_bounds__(threads, 1)
         const int j0 = kv_tile * Bc;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
+            if (!(problem.scale > 0)) {
+#pragma unroll
+                for (int i = 2 * half; i < Bc / 2; i += 4)
+                    for (int e = 0; e < 2; ++e) S[i + e] *= problem.scale < 0 ? -1 : 0;
+            }
             if (!full_tiles.contains(kv_tile)) {
                 const Range keys = mask.keys(row + 8 * half);
 #pragma unroll
@@ -135,10 +141,19 @@ __global__ void __launch_bounds__(threads, 1)
             m_new = fmaxf(m_new, shfl_sync_bfly(m_new, 1));
             m_new = fmaxf(m_new, shfl_sync_bfly(m_new, 2));
             count_rescale();
-            const float base = exponent_base(mul_rn(c, m_new));
-            const float alpha = ex2_approx_ftz(mul_rn(c, m[half]) - base);
+            const float alpha = ex2_approx_ftz(c * (m[half] - exponent_base(m_new)));
             m[half] = m_new;
             l[half] *= alpha;
+
+            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
+            // 16 bits unless |base| is large.
+            float base = mul_rn(c, exponent_base(m_new));
+            if (vote_sync_any(fabsf(base) > 4096)) {
+#pragma unroll
+                for (int i = 2 * half; i < Bc / 2; i += 4)
+                    for (int e = 0; e < 2; ++e) S[i + e] -= exponent_base(m_new);
+                base = 0;
+            }
 #pragma unroll
             for (int i = 2 * half; i < Bc / 2; i += 4) {
                 const float W0 = ex2_approx_ftz(fmaf(c, S[i], -base)), W1 = ex2_approx_ftz(fmaf(c, S[i + 1], -base));
@@ -224,7 +239,7 @@ __global__ void __launch_bounds__(threads, 1)
             const float* o = &O_rmem[4 * n + 2 * half];
             O_gmem.store(i, 8 * n + 2 * t, cvt_rn<T>(Vector<float, 2>{factor * o[0], factor * o[1]}));
         }
-        if (t == 0) L_gmem(i) = log_sum_exp(mul_rn(c, m[half]), l[half]);
+        if (t == 0) L_gmem(i) = log_sum_exp(c * m[half], l[half]);
     }
 }
 

@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(threads(d), 1)
     const int own = warpgroup_id() - 1, thread = threadIdx.x % warpgroup_size;
     const int lane = lane_id(), g = lane / 4, t = lane % 4, warp_row = thread / warp_size * 16;
     const int own_turn = 1 + own, next_turn = 1 + (own + 1) % consumers, own_barrier = 1 + consumers + own;
-    constexpr int n_S = Bc / 2, n_O = d / 2;
-    const float c = problem.scale * log2_e;
+    // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
+    const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
     if (own == consumers - 1) barrier_arrive(1, 2 * warpgroup_size);  // the first turn
 
     int tile_count = 0, kv_count = 0;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         const Range kv_tiles = mask.key_tiles(i0, Br, Bc), full_tiles = mask.full_key_tiles(i0, Br, Bc);
         const int row = i0 + 64 * own + warp_row + g;  // and row + 8
 
-        float O_rmem[n_O], S[n_S], m[2] = {-infinity, -infinity}, l[2] = {}, alpha[2];
+        float O_rmem[d / 2], S[Bc / 2], m[2] = {-infinity, -infinity}, l[2] = {}, alpha[2];
         std::uint32_t W[Bc / 16][4];
         for (float& x : O_rmem) x = 0;
 
@@ -187,29 +187,40 @@ __global__ void __launch_bounds__(threads(d), 1)
             const int j0 = kv_tile * Bc;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                float m_new = m[half];
+                if (!(problem.scale > 0)) {
+#pragma unroll
+                    for (int i = 2 * half; i < Bc / 2; i += 4)
+                        for (int e = 0; e < 2; ++e) S[i + e] *= problem.scale < 0 ? -1 : 0;
+                }
                 if constexpr (kind == Tile::mixed) {
                     const Range keys = mask.keys(row + 8 * half);
-                    const int begin = keys.begin - j0 - 2 * t, end = keys.end - j0 - 2 * t;
 #pragma unroll
-                    for (int i = 2 * half; i < n_S; i += 4) {
-                        if (2 * (i - 2 * half) < begin || 2 * (i - 2 * half) >= end) S[i] = -infinity;
-                        if (2 * (i - 2 * half) + 1 < begin || 2 * (i - 2 * half) + 1 >= end) S[i + 1] = -infinity;
-                    }
+                    for (int i = 2 * half; i < Bc / 2; i += 4)
+                        for (int e = 0; e < 2; ++e)
+                            if (!keys.contains(j0 + i / 4 * 8 + 2 * t + e)) S[i + e] = -infinity;
                 }
+                float m_new = m[half];
 #pragma unroll
-                for (int i = 2 * half; i < n_S; i += 4) m_new = fmaxf(m_new, fmaxf(S[i], S[i + 1]));
+                for (int i = 2 * half; i < Bc / 2; i += 4) m_new = fmaxf(m_new, fmaxf(S[i], S[i + 1]));
                 m_new = fmaxf(m_new, shfl_sync_bfly(m_new, 1));
                 m_new = fmaxf(m_new, shfl_sync_bfly(m_new, 2));
                 count_rescale();
-                const float base = exponent_base(mul_rn(c, m_new));
-                alpha[half] = ex2_approx_ftz(mul_rn(c, m[half]) - base);
+                alpha[half] = ex2_approx_ftz(c * (m[half] - exponent_base(m_new)));
                 m[half] = m_new;
                 l[half] *= alpha[half];
+
+                // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
+                // 16 bits unless |base| is large.
+                float base = mul_rn(c, exponent_base(m_new));
+                if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll
-                for (int i = 2 * half; i < n_S; i += 4) {
-                    S[i] = ex2_approx_ftz(fmaf(c, S[i], -base));
-                    S[i + 1] = ex2_approx_ftz(fmaf(c, S[i + 1], -base));
+                    for (int i = 2 * half; i < Bc / 2; i += 4)
+                        for (int e = 0; e < 2; ++e) S[i + e] -= exponent_base(m_new);
+                    base = 0;
+                }
+#pragma unroll
+                for (int i = 2 * half; i < Bc / 2; i += 4) {
+                    for (int e = 0; e < 2; ++e) S[i + e] = ex2_approx_ftz(fmaf(c, S[i + e], -base));
                     l[half] += S[i] + S[i + 1];
                 }
             }
@@ -241,7 +252,7 @@ __global__ void __launch_bounds__(threads(d), 1)
             arrive(smem.V_empty.address(V_place.slot));
             pack_W();
 #pragma unroll
-            for (int i = 0; i < n_O; ++i) O_rmem[i] *= alpha[i / 2 % 2];
+            for (int i = 0; i < d / 2; ++i) O_rmem[i] *= alpha[i / 2 % 2];
             ++kv_count;
         };
 
@@ -283,7 +294,7 @@ __global__ void __launch_bounds__(threads(d), 1)
             l[half] += shfl_sync_bfly(l[half], 1);
             l[half] += shfl_sync_bfly(l[half], 2);
             if (t == 0 && row + 8 * half < sequence.Nq)
-                sequence.queries(L, h)(row + 8 * half) = log_sum_exp(mul_rn(c, m[half]), l[half]);
+                sequence.queries(L, h)(row + 8 * half) = log_sum_exp(c * m[half], l[half]);
         }
         const float factor[2] = {inverse_sum(l[0]), inverse_sum(l[1])};
 #pragma unroll

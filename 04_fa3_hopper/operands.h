@@ -14,7 +14,6 @@ inline std::optional<std::string> refuses(const attention::Problem& problem) {
     if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
     if (problem.d != 64 && problem.d != 128 && problem.d != 256)
         return "takes d = 64, 128 or 256, not " + std::to_string(problem.d);
-    if (!(problem.scale > 0)) return "takes a positive scale, not " + std::to_string(problem.scale);
     return ladder::refuses_dropout(problem);
 }
 

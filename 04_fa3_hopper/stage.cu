@@ -55,13 +55,17 @@ void launch_c(const Problem& problem, Operands& operands) {
     });
 }
 
+int multiprocessors() {
+    static const int count = gpu::device().multiprocessors;  // asking takes longer than a launch
+    return count;
+}
+
 void launch_d(const Problem& problem, Operands& operands) {
-    static const int multiprocessors = gpu::device().multiprocessors;
     with_type_and_d(problem, [&]<class T, int d>() {
         const Maps maps{problem};
         const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
         const d::Tiles tiles = {attention::ceil_div(problem.Nq, d::Br(d)), problem.B * problem.Hq, masked};
-        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, d::Br(d)), multiprocessors);
+        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, d::Br(d)), multiprocessors());
         gpu::launch({"stage04::d::forward", ctas, d::threads(d), sizeof(d::Shared<T, d>)}, d::forward<T, d>,
                     ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
                     maps.keys<T>("K", operands.K, d::Bc(d)), maps.keys<T>("V", operands.V, d::Bc(d)),
@@ -109,6 +113,7 @@ void register_stage(ladder::Registry& registry) {
                       .fast = true,
                       .whole_tiles = true,
                       .row_alignment = 16,
+                      .tensor_maps = true,
                       .kernel_pattern = "stage04::" + std::string(letter) + "::",
                       .refuses = refuses,
                       .workspaces = no_workspaces,
