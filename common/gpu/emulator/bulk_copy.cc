@@ -297,7 +297,10 @@ void finish_bulk_at_exit(Thread& thread, Site site) {
                            " may still be reading its shared memory: no wait_group has covered it",
                        site);
     }
-    for (Store& store : bulk.operations) finish(store);
+    for (Store& store : bulk.operations) {
+        finish(store);
+        tsan::acquire(store.done);
+    }
     bulk.clear();
 }
 

@@ -63,7 +63,8 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         warp.meetings.clear();
     }
     free_registers = 0;
-    for (Warpgroup& warpgroup : warpgroups) {
+    for (int first = 0; first < thread_count; first += warpgroup_size) {
+        Warpgroup& warpgroup = warpgroups[first / warpgroup_size];
         warpgroup = {};
         warpgroup.registers = registers;
     }
@@ -74,6 +75,7 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         thread.cta = this;
         thread.index = i;
         thread.waiting = {};
+        thread.polled = nullptr;
         thread.copies.clear();
         thread.bulk.clear();
         thread.agent = cluster->add({&thread, this});
@@ -125,6 +127,7 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         steps_ = 0;
         events_ = 1;
         failure_.clear();
+        forget_polling();
         residents_.clear();
         run_residents(shape.ctas);
         for (Cta* cta : residents_)  // there are some only after a failure

@@ -52,6 +52,8 @@ struct Thread {
     Cta* cta = nullptr;
     int index = 0;
     Waiting waiting;
+    const int* polled = nullptr;  // where ld.acquire looked last, and what it found
+    int found = 0;
     Groups<Copy> copies;
     BulkGroups bulk;
     void* engine_fiber = nullptr;  // the race detector's, for all engines that work for this thread
@@ -61,8 +63,8 @@ struct Thread {
     std::uint32_t fenced_epoch = 0;  // the last before fence.proxy.async
     Past past;
     std::uint64_t timed_out_after = 0;  // events, in try_wait
-    bool cluster_arrived = false;     // at barrier.cluster, and has not waited yet
-    std::uint32_t cluster_phase = 0;  // in which it arrived
+    bool cluster_arrived = false;       // at barrier.cluster, and has not waited yet
+    std::uint32_t cluster_phase = 0;    // in which it arrived
 
     int lane() const { return index % warp_size; }
     int warp() const { return index / warp_size; }
@@ -195,6 +197,9 @@ class Machine {
 };
 
 extern Machine machine;
+
+/// Nobody is parked in ld.acquire any more: a launch begins.
+void forget_polling();
 
 /// "0-3, 7": numbers in order; the lanes of a mask, or the numbers offset + lane.
 std::string ranges(const std::vector<int>& numbers);

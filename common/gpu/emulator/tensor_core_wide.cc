@@ -34,8 +34,11 @@ constexpr int lowest = -100 + bias, highest = 120 + bias;
 using Shorts [[gnu::may_alias]] = std::int16_t __attribute__((vector_size(2 * N)));
 using Ints [[gnu::may_alias]] = std::int32_t __attribute__((vector_size(4 * N)));
 using Floats [[gnu::may_alias]] = float __attribute__((vector_size(4 * N)));
+using Words [[gnu::may_alias]] = std::uint32_t __attribute__((vector_size(4 * N)));
 using AnyInts [[gnu::may_alias, gnu::aligned(4)]] = std::int32_t __attribute__((vector_size(4 * N)));
 using AnyShorts [[gnu::may_alias, gnu::aligned(2)]] = std::int16_t __attribute__((vector_size(2 * N)));
+
+inline __attribute__((always_inline)) const Words& words(const Ints& x) { return reinterpret_cast<const Words&>(x); }
 
 /// n numbers of A or B in groups of eight, as fp32; exponents as the encoding says them, plus `offset`.
 template <int n>
@@ -93,11 +96,11 @@ inline __attribute__((always_inline)) void decode_strip(const std::uint16_t* enc
 
 /// d = a b + c. False if an element of c or of the sum is none of those above; what is in d then is to be forgotten.
 inline __attribute__((always_inline)) bool multiply_block(const Strip& strip, const Operand<K * N>& b,
-                                                          const float (&c_block)[M][N], Ints (&d)[M]) {
+                                                          const float* c_block, Ints (&d)[M]) {
     Ints outside = {};  // the sign bit counts
     for (int i = 0; i < M; ++i) {
-        const Ints c = reinterpret_cast<const AnyInts&>(c_block[i]), magnitude = c & 0x7FFFFFFF;
-        outside |= (magnitude - (lowest << 23)) & -magnitude;
+        const Ints c = reinterpret_cast<const AnyInts&>(c_block[i * N]), magnitude = c & 0x7FFFFFFF;
+        outside |= ((magnitude - (lowest << 23)) | (0x7F7FFFFF - magnitude)) & -magnitude;
 
         Shorts largest = __builtin_convertvector(magnitude >> 23, Shorts);
         for (int k = 0; k < K; ++k) {
@@ -112,16 +115,19 @@ inline __attribute__((always_inline)) bool multiply_block(const Strip& strip, co
         Ints sums[2] = {};
         for (int k = 0; k < K; ++k)
             sums[k % 2] += __builtin_convertvector(reinterpret_cast<const Floats&>(b.value[k]) * a[k] * units, Ints);
-        const Ints sum = sums[0] + sums[1] + __builtin_convertvector(reinterpret_cast<const Floats&>(c) * units, Ints);
+        const Ints c_units = __builtin_convertvector(reinterpret_cast<const Floats&>(c) * units, Ints);
 
-        const Ints sign = sum >> 31, size = (sum ^ sign) - sign;
-        outside |= size + (1 << 26);  // an infinite c and a NaN are converted to -2^31
-        const Floats nearest = __builtin_convertvector(size, Floats);
-        const Ints cut = reinterpret_cast<const Ints&>(nearest) +
-                         ((size - __builtin_convertvector(nearest, Ints)) >> 31);  // -1 where it is too far
+        // Unsigned from here on, since elements outside may overflow.
+        const Words sum = words(sums[0]) + words(sums[1]) + words(c_units);
+        const Words sign = words(reinterpret_cast<const Ints&>(sum) >> 31), size = (sum ^ sign) - sign;
+        const Words too_large = size + (1u << 26);
+        outside |= reinterpret_cast<const Ints&>(too_large);
+        const Floats nearest = __builtin_convertvector(reinterpret_cast<const Ints&>(size), Floats);
+        const Words behind = size - words(__builtin_convertvector(nearest, Ints));
+        const Ints cut = reinterpret_cast<const Ints&>(nearest) + (reinterpret_cast<const Ints&>(behind) >> 31);
         const Ints back = (2 * bias << 23) - scale;
         const Floats result = reinterpret_cast<const Floats&>(cut) * reinterpret_cast<const Floats&>(back);
-        d[i] = reinterpret_cast<const Ints&>(result) | (sign & static_cast<std::int32_t>(0x80000000u));
+        d[i] = reinterpret_cast<const Ints&>(result) | reinterpret_cast<const Ints&>(sign) << 31;
     }
     std::int32_t any = 0;
     for (int j = 0; j < N; ++j) any |= outside[j];
@@ -138,13 +144,14 @@ inline __attribute__((always_inline)) void multiply(const std::uint16_t (&a)[wgm
         decode<bf16>(b[block][0], 0, columns);
         for (int s = 0; s < wgmma_m / M; ++s) {
             const Operand<M* K>& rows = strips[s].a;
-            auto& c = reinterpret_cast<float(&)[M][N]>(d[block][s * M]);
+            float* const c = d[block][s * M];
             Ints sums[M];
             if (rows.finite && columns.finite && rows.least + columns.least >= lowest - bias &&
                 rows.most + columns.most <= highest - bias && multiply_block(strips[s], columns, c, sums)) {
-                for (int i = 0; i < M; ++i) reinterpret_cast<AnyInts&>(c[i]) = sums[i];
+                for (int i = 0; i < M; ++i) reinterpret_cast<AnyInts&>(c[i * N]) = sums[i];
             } else {
-                multiply_accumulate(bf16, reinterpret_cast<const std::uint16_t(&)[M][K]>(a[s * M]), b[block], c);
+                multiply_accumulate(bf16, reinterpret_cast<const std::uint16_t(&)[M][K]>(a[s * M]), b[block],
+                                    reinterpret_cast<float(&)[M][N]>(*c));
             }
         }
     }

@@ -325,7 +325,7 @@ void overwrite_source(gpu::Matrix<const float> source, gpu::Matrix<float> same, 
     *sink = shared.row(0, 0);
 }
 
-TEST(BulkCopy, ReadsItsSourceEarlyOrLateTiny) {
+TEST(BulkCopy, ReadsItsSourceEarlyOrLate) {
     for (const auto& [schedule, expected] :
          std::vector<std::pair<Schedule, float>>{{Schedule::async_earliest, 1.0f}, {Schedule::async_latest, -1.0f}}) {
         const Source source;
@@ -469,7 +469,7 @@ void two_groups(gpu::Matrix<float> out, bool read, bool rewrite_second, float* s
     sink[2] = out(1, 0);
 }
 
-TEST(BulkAdd, WaitsCoverExactlyTheirGroupsTiny) {
+TEST(BulkAdd, WaitsCoverExactlyTheirGroups) {
     gpu::Buffer buffer("out", 2 * 16);
     const auto out = buffer.tensor<float>(0, 0, 4, 4).matrix(0, 0, 0, 2);
     const auto run = [&](bool read, float* sink) {

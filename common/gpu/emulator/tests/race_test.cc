@@ -59,6 +59,43 @@ void overwritten_source(gpu::Matrix<const float> source, gpu::Matrix<float> same
     if (threadIdx.x == 32) same(0, 0) = 1;
 }
 
+struct Bulk {
+    gpu::SharedTile<float, 1, 64> row;
+    gpu::SharedArray<gpu::Mbarrier, 1> barrier;
+};
+
+/// A bulk copy reads what another thread writes meanwhile.
+void overwritten_bulk_source(gpu::Matrix<const float> source, gpu::Matrix<float> same, bool wait) {
+    auto& shared = gpu::shared_memory<Bulk>();
+    const std::uint32_t barrier = shared.barrier.address(0);
+    if (threadIdx.x == 0) {
+        gpu::mbarrier_init(barrier, 1);
+        gpu::fence_mbarrier_init();
+        gpu::mbarrier_arrive_expect_tx(barrier, 256);
+        gpu::cp_async_bulk(shared.row.address(0, 0), source, 0, 0, 256, barrier);
+    }
+    gpu::bar_sync();
+    if (threadIdx.x == 32 && wait) gpu::mbarrier_wait_parity(barrier, 0);
+    if (threadIdx.x == 32) same(0, 0) = 1;
+    gpu::mbarrier_wait_parity(barrier, 0);
+}
+
+/// An addition has been read, not carried out, when its thread looks at the sum.
+void early_look(gpu::Matrix<float> sums, bool wait) {
+    auto& shared = gpu::shared_memory<Bulk>();
+    if (threadIdx.x != 0) return;
+    shared.row.store(0, 0, gpu::Vector<float, 4>{1, 1, 1, 1});
+    gpu::fence_proxy_async();
+    gpu::cp_reduce_async_bulk_add(sums, 0, 0, shared.row.address(0, 0), 16);
+    gpu::cp_async_bulk_commit_group();
+    if (wait) {
+        gpu::cp_async_bulk_wait_group<0>();
+    } else {
+        gpu::cp_async_bulk_wait_group_read<0>();
+    }
+    sums(0, 4) = float{sums(0, 0)};
+}
+
 void add(gpu::Matrix<float> m) { gpu::red_global_add_f32(m, 0, 0, 1); }
 
 TEST(Race, CorrectKernelsAreCleanTiny) {
@@ -71,6 +108,8 @@ TEST(Race, CorrectKernelsAreCleanTiny) {
         EXPECT_EQ(report_of(1, 64, 0, exchange, row(out), true), "");
         EXPECT_EQ(report_of(3, 64, sizeof(Slots), two_slots, rows, row(out)), "");
         EXPECT_EQ(report_of(1, 64, sizeof(Slots), overwritten_source, rows, row(source), true), "");
+        EXPECT_EQ(report_of(1, 64, sizeof(Bulk), overwritten_bulk_source, rows, row(source), true), "");
+        EXPECT_EQ(report_of(1, 64, sizeof(Bulk), early_look, row(out), true), "");
         out.write(values.data(), 256);
         EXPECT_EQ(report_of(2, 64, 0, add, row(out)), "");
         float sum;
@@ -94,6 +133,9 @@ TEST(RaceDeathTest, RacesAreReportedTiny) {
     EXPECT_EXIT(run(exchange, 0, row(out), false), testing::ExitedWithCode(66), "data race");
     EXPECT_EXIT(run(overwritten_source, sizeof(Slots), rows, row(source), false), testing::ExitedWithCode(66),
                 "data race");
+    EXPECT_EXIT(run(overwritten_bulk_source, sizeof(Bulk), rows, row(source), false), testing::ExitedWithCode(66),
+                "data race");
+    EXPECT_EXIT(run(early_look, sizeof(Bulk), row(out), false), testing::ExitedWithCode(66), "data race");
 }
 
 #endif

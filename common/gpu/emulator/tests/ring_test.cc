@@ -99,7 +99,7 @@ TEST(Ring, RightUnderEveryScheduleTiny) {
     }
 }
 
-TEST(Ring, EachDeletionIsReportedTiny) {
+TEST(Ring, EachDeletionIsReported) {
     const Source source;
     std::array<float, consumers> sums{};
     const int all = static_cast<int>(emulator::standard_schedules().size());

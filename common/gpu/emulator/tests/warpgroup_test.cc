@@ -121,7 +121,7 @@ struct Matrices {
 
 enum class Store { right, misaligned, same_row, no_barrier };
 
-/// Stores four matrices of distinct elements to rows in a scattered order, and sums up what is where the lane map says.
+/// Stores four matrices of distinct elements to rows in a scattered order, and counts for each lane what is where the lane map says.
 void store_matrices(Store kind, int* right) {
     auto& rows = gpu::shared_memory<Matrices>().rows;
     const int lane = gpu::lane_id();
@@ -135,24 +135,24 @@ void store_matrices(Store kind, int* right) {
     gpu::stmatrix_x4(rows.address(row, 8) + (kind == Store::misaligned && lane == 3 ? 8 : 0), r);
     if (kind == Store::no_barrier) {
         const std::uint16_t other = rows(row_of(lane / 8, (lane + 1) % 8), 8);
-        *right += other;
+        right[lane] += other;
         return;
     }
     gpu::bar_warp_sync(gpu::all_lanes);
     for (int column = 0; column < 8; ++column) {
         const std::uint16_t element = rows(row_of(lane / 8, lane % 8), 8 + column);
-        *right += element == lane / 8 * 64 + lane % 8 * 8 + column;
+        right[lane] += element == lane / 8 * 64 + lane % 8 * 8 + column;
     }
 }
 
 TEST(Warpgroup, MatricesAreStoredTiny) {
-    int right = 0;
+    std::array<int, 32> right{};
     const auto reports = [&](const char* words, Store kind) {
-        return schedules_that_report(words, 32, sizeof(Matrices), store_matrices, kind, &right);
+        return schedules_that_report(words, 32, sizeof(Matrices), store_matrices, kind, right.data());
     };
     gpu::reset_counters();
     EXPECT_EQ(reports("", Store::right), 0);
-    EXPECT_EQ(right, 32 * 8 * all);
+    EXPECT_THAT(right, testing::Each(8 * all));
     EXPECT_EQ(gpu::counters()->shared_written, 512u * all);
     EXPECT_EQ(reports("is not a multiple of 16", Store::misaligned), all);
     EXPECT_EQ(reports("wrote there too and no barrier lies between", Store::same_row), all);
