@@ -1,4 +1,5 @@
-// 00d  cublas: the two products of 00c by NVIDIA's library, the softmax by a kernel of the same kind. CUDA builds only.
+// 00d  cublas: a restart around NVIDIA's library, which makes the two products of 00c; the softmax is a kernel of the same kind. CUDA
+// builds only.
 //
 //   scores   S = scale * Q K^T   cuBLAS, batched over the query heads that share a key/value head or, without groups, over all heads
 //   softmax  P = softmax(S)      one warp for each row, kept in shared memory: S is read once, P written once (softmax_row.cuh)

@@ -1,4 +1,4 @@
-// 02b  split_kv: FlashAttention's forward (Dao et al. 2022, Algorithm 1) on tensor cores.
+// 02b  split_kv: FlashAttention's forward (Dao et al. 2022, Algorithm 1) on tensor cores. A restart: of 02a only the loops are left.
 //
 // Grid: one CTA of 4 warps for each (sequence, query head). The outer loop walks the key tiles; the inner loop walks the query tiles
 // that see the key tile. So a key tile is read once, and the output travels: O (fp32, normalised), m and l of every query are read

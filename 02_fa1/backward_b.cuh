@@ -1,4 +1,4 @@
-// 02b backward: recomputation (Dao et al. 2022, Algorithm 4) on tensor cores.
+// 02b backward: recomputation (Dao et al. 2022, Algorithm 4) on tensor cores. A restart: of 02a's only the loops are left.
 //
 // Nothing of size Nq x Nk was kept. From Q, K and the saved L a tile of P comes back as P = 2^(S - L), and with D = rowsum(dO o O)
 //     dV += P^T dO      dP = dO V^T      dS = P o (dP - D)      dK += scale dS^T Q      dQ += scale dS K

@@ -25,7 +25,7 @@ std::vector<ladder::Rung> rungs() {
 
 TEST(Stage02, HasItsRungs) {
     EXPECT_EQ(verify::rung_names(register_stage),
-              (std::vector<std::string>{"a forward", "a backward", "b forward", "b backward"}));
+              (std::vector<std::string>{"a forward", "b forward", "a backward", "b backward"}));
 }
 
 // Scratch grows with N, not with N^2.

@@ -1,25 +1,17 @@
-// 03a backward: FlashAttention-2's (Dao 2023, Algorithm 2): keys outside, one CTA a key tile, dQ by atomic additions.
+// 03a backward, atomic: FlashAttention-2's (Dao 2023, Algorithm 2), keys outside, one CTA for each (key tile, key/value head, sequence).
 //
-// 02b's backward gives one CTA all key tiles of a head, because dQ travels from one to the next. Here every (key tile, key/value
-// head, sequence) is a CTA of its own: B Hkv Nk / Bc of them. Each adds its part of dQ to a sum in fp32 that all share,
-// by red.global.add, so dQ depends on the order of additions in its last bits; backward_b repeats bit for bit. dK and dV stay in
-// registers, over all query heads of the group.
+// 02b's backward gives one CTA all key tiles of a head, because dQ travels from one to the next. Here each CTA adds its part of dQ to
+// a sum in fp32 that all share, by red.global.add: the order of additions decides the last bits of dQ. dK and dV stay in registers,
+// over all query heads of the group. Kernels: `prepare` makes D = rowsum(dO o O), L in base 2, and zeros for the sums; `backward`;
+// `finish` makes dQ of its sums. They lie in the order of `backward`'s accumulators: a warp adds 128 contiguous bytes at a time.
 //
-// Three kernels. `prepare`: D = rowsum(dO o O), L in base 2, and zeros for the sums. `backward`: the products; softcap and ALiBi have
-// instances of it (score.h). `finish`: dQ = scale times its sum, in 16 bits. The sums lie tile by tile in the order of the accumulator
-// registers of `backward`, so that each addition of a warp is 128 contiguous bytes.
+// 8 warps (d <= 64: 4) divide each product anew: S, dP, dQ 32 x 32 a warp; dV, dK, which read P and dS transposed, 32 keys x d / 2.
+// One barrier a tile, after 3: who has passed it may still read Q, dO, P and dS while another warp fills the next ones, hence three
+// slots of the first two and two of the others. Two and one, and a second barrier: where a CTA may not have 226 KiB (A100), for d <= 64,
+// where three CTAs fill each other's waits, and for modified scores (softcap, ALiBi), which have instances of their own.
 //
-// 8 warps (d <= 64: 4) divide each product anew. S = Q K^T and dP = dO V^T: a warp has 32 queries x 32 keys. P and dS go through
-// shared memory as 16 bit: dV += P^T dO and dK += dS^T Q (a warp: 32 keys x d / 2) read them transposed, dQ = dS K (a warp: 32 x 32)
-// as they lie.
-//
-// One barrier a tile, between 3 and 4. Who has passed it may still read this tile's Q, dO, P and dS while another warp copies the
-// next Q and dO and writes the next P and dS; so there are three slots of the first and two of the second. Where a CTA may not have
-// 226 KiB (A100), for small d, where three CTAs fill each other's waits, and for modified scores there are two slots and one, and a
-// second barrier.
-//
-// On chip, d = 128 (d = 64): K, V Bc x d each, 64 KiB (16); Q, dO 3 (2) x 64 x d each, 96 KiB (32); P, dS 2 (1) x 64 x Bc each,
-// 64 KiB (16). In all 226 KiB, one CTA an SM (65 KiB, three). Registers: dK, dV d; S, dP 64, later dQ 32.
+// On chip, d = 128 (d = 64): K, V Bc x d, 64 KiB (16); Q, dO 3 (2) x 64 x d, 96 KiB (32); P, dS 2 (1) x 64 x Bc, 64 KiB (16). In all
+// 226 KiB, one CTA an SM (65 KiB, three). Registers: dK, dV d; S, dP 64, later dQ 32.
 // A tile: 10 Br Bc d FLOPs; bytes of global memory: Q, dO 4 Br d read, dQ 4 Br d added, L and D.
 //
 // For each query tile of each head of the group that sees the key tile:
@@ -32,10 +24,6 @@
 #pragma once
 
 #include "03_fa2/backward_tiles.h"
-#include "common/attention/kernel_problem.h"
-#include "common/attention/score.h"
-#include "common/attention/softmax.h"
-#include "common/gpu/gpu.h"
 
 namespace stage03::a_backward {
 
@@ -51,9 +39,9 @@ struct Shared {
     SharedArray<float, Br> L[slots], D[slots];
 };
 
-/// One CTA a query tile. with_dQ: also zeros for the sums of dQ. Of a query that sees no key, and beyond the last one, L and D are 0:
-/// its weights are 0 because every key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
-template <class T, int d, bool with_dQ>
+/// One CTA a query tile: its D and L, and zeros for the sums of dQ. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile,
+/// element).
+template <class T, int d>
 __global__ void __launch_bounds__(threads<d>)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
             Tensor<float> D, Tensor<float> dQ_sum) {
@@ -61,39 +49,13 @@ __global__ void __launch_bounds__(threads<d>)
     const QueryTile tile(problem, Br);
     const Sequence sequence = problem.sequence(tile.b);
     if (tile.i0 >= sequence.Nq) return;
-
-    const auto O_gmem = sequence.queries(O, tile.h);
-    const auto dO_gmem = sequence.queries(dO, tile.h);
-    const auto L_gmem = sequence.queries(L, tile.h);
-    const Range seeing = problem.mask(sequence).seeing_queries();
-    const auto scratch = first_tile(problem, tile.b, Br) + tile.i0 / Br;
-    const auto L_log2_gmem = L_log2.matrix(0, tile.h, scratch, 1);
-    const auto D_gmem = D.matrix(0, tile.h, scratch, 1);
-
-    const int t = lane_id() % 4;  // four threads a query, 8 elements at a time
-    for (int row = threadIdx.x / 4; row < Br; row += threads<d> / 4) {
-        const int i = tile.i0 + row;
-        const bool sees_a_key = seeing.contains(i);
-        float sum = 0;
-        for (int c = 8 * t; sees_a_key && c < problem.d; c += 32) {
-            const Vector<T, 8> o = O_gmem.load8(i, c), g = dO_gmem.load8(i, c);
-            for (int e = 0; e < 8; ++e) sum += to_float(o[e]) * to_float(g[e]);
-        }
-        sum += shfl_sync_bfly(sum, 1);
-        sum += shfl_sync_bfly(sum, 2);
-        if (t == 0) {
-            L_log2_gmem(0, row) = sees_a_key ? L_gmem(i) * log2_e : 0.0f;
-            D_gmem(0, row) = sum;
-        }
-    }
-    if constexpr (with_dQ) {
-        const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
-        for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads<d>) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
-    }
+    row_statistics<T, d>(problem, sequence, tile, O, dO, L, L_log2, D);
+    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, tile.scratch, 1);
+    for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads<d>) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
 }
 
-/// L_log2, D and dQ_sum as from `prepare`. Without dQ it leaves phase 5 out. modified: with softcap or ALiBi.
-template <class T, int d, int slots, bool modified, bool with_dQ>
+/// L_log2, D and dQ_sum as from `prepare`. modified: with softcap or ALiBi.
+template <class T, int d, int slots, bool modified>
 __global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
              Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV) {
@@ -109,7 +71,6 @@ __global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);
-    const float scale_log2 = problem.scale * log2_e;
     const float kept_scale = problem.dropout.enabled ? problem.dropout.scale : 1.0f;
     const Range heads = {kv_head * (problem.Hq / problem.Hkv), (kv_head + 1) * (problem.Hq / problem.Hkv)};
     const Range q_tiles = mask.query_tiles(j0, Bc, Br);
@@ -177,45 +138,19 @@ __global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
         multiply<T, d / 16>(S, load_rows(Q_smem), load_keys(smem.K));
         multiply<T, d / 16>(dP, load_rows(dO_smem), load_keys(smem.V));
 
-        // 3. P and dS. `single`: each weight may be hidden or dropped.
-        const auto weights = [&](auto single) {
-            const ScoreModifier<modified> modifier(problem, sequence, head);
-#pragma unroll
-            for (int m = 0; m < S_part.m_tiles; ++m) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const int row = S_part.row + 16 * m + 8 * half + g;
-                    const float L_i = smem.L[slot](row), D_i = smem.D[slot](row);
-                    const Range keys = single ? mask.keys(i0 + row) : Range{};
-#pragma unroll
-                    for (int n = 0; n < S_part.n_tiles; ++n) {
-                        const int column = S_part.column + 8 * n + 2 * t;
-                        float P[2], dS[2];
-                        for (int c = 0; c < 2; ++c) {
-                            const bool hidden = single && !keys.contains(j0 + column + c);
-                            const float x = S[m][n][2 * half + c];
-                            const float s = hidden     ? -infinity
-                                            : modified ? modifier.score(x, i0 + row, j0 + column + c)
-                                                       : x * scale_log2;  // and - L_i: one instruction
-                            P[c] = ex2_approx_ftz(s - L_i);
-                            const int bit = 2 * ((2 * m + half) * S_part.n_tiles + n) + c;
-                            const bool dropped = single && (kept >> bit & 1) == 0;
-                            float dP_ij = dP[m][n][2 * half + c];
-                            if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
-                            dS[c] = hidden ? 0.0f : modifier.derivative(x) * P[c] * (dP_ij - D_i);
-                            if (dropped) P[c] = 0;
-                        }
-                        P_smem.store_x2(row, column, cvt_rn_x2<T>(P[0], P[1]));
-                        dS_smem.store_x2(row, column, cvt_rn_x2<T>(dS[0], dS[1]));
-                    }
-                }
-            }
-        };
-        if (!modified && mask.classify(i0, Br, j0, Bc) == Tile::full && !problem.dropout.enabled) {
-            weights(std::false_type());
-        } else {
-            weights(std::true_type());
-        }
+        // 3. P and dS.
+        weights<modified>(
+            S, dP, problem, sequence, mask, head, i0 + S_part.row + g, j0 + S_part.column + 2 * t,
+            mask.classify(i0, Br, j0, Bc) == Tile::full, [&] { return kept; },
+            [&](int r) {
+                const int row = S_part.row + g + r;
+                return Vector<float, 2>{smem.L[slot](row), smem.D[slot](row)};
+            },
+            [&](int m, int half, int n, const float(&P)[2], const float(&dS)[2]) {
+                const int row = S_part.row + 16 * m + 8 * half + g, column = S_part.column + 8 * n + 2 * t;
+                P_smem.store_x2(row, column, cvt_rn_x2<T>(P[0], P[1]));
+                dS_smem.store_x2(row, column, cvt_rn_x2<T>(dS[0], dS[1]));
+            });
         if constexpr (slots == 3) cp_async_wait_group<0>();
         bar_sync();
 
@@ -234,24 +169,22 @@ __global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
         multiply<T, Br / 16>(dK_rmem, load_transposed(dS_smem), load_queries(Q_smem));
 
         // 5. dQ += dS K. Lane by lane and register by register: `finish` knows the order.
-        if constexpr (with_dQ) {
-            typename PartOfdQ<d>::Accumulator dQ = {};
-            multiply<T, Bc / 16>(
-                dQ,
-                [&](auto& r, int m, int k) {
-                    ldmatrix_x4(r, dS_smem.address(dQ_part.row + 16 * m + row_A, 16 * k + column_A));
-                },
-                [&](auto& r, int n, int k) {
-                    ldmatrix_x4_trans(r, smem.K.address(16 * k + row_A, dQ_part.column + 8 * n + column_A));
-                });
-            const auto dQ_sum_gmem = dQ_sum.matrix(0, head, scratch + q_tile, 1);
-            int e = threadIdx.x;
-            for (auto& row : dQ) {
-                for (auto& block : row) {
-                    for (float x : block) {
-                        red_global_add_f32(dQ_sum_gmem, 0, e, x);
-                        e += threads<d>;
-                    }
+        typename PartOfdQ<d>::Accumulator dQ = {};
+        multiply<T, Bc / 16>(
+            dQ,
+            [&](auto& r, int m, int k) {
+                ldmatrix_x4(r, dS_smem.address(dQ_part.row + 16 * m + row_A, 16 * k + column_A));
+            },
+            [&](auto& r, int n, int k) {
+                ldmatrix_x4_trans(r, smem.K.address(16 * k + row_A, dQ_part.column + 8 * n + column_A));
+            });
+        const auto dQ_sum_gmem = dQ_sum.matrix(0, head, scratch + q_tile, 1);
+        int e = threadIdx.x;
+        for (auto& row : dQ) {
+            for (auto& block : row) {
+                for (float x : block) {
+                    red_global_add_f32(dQ_sum_gmem, 0, e, x);
+                    e += threads<d>;
                 }
             }
         }
@@ -291,7 +224,7 @@ __global__ void __launch_bounds__(threads<d>) finish(KernelProblem problem, Tens
     using Part = PartOfdQ<d>;
     const QueryTile tile(problem, Br);
     const Sequence sequence = problem.sequence(tile.b);
-    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, first_tile(problem, tile.b, Br) + tile.i0 / Br, 1);
+    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, tile.scratch, 1);
     const auto dQ_gmem = sequence.queries(dQ, tile.h);
     for (int e = threadIdx.x; e < Br * d / 8; e += threads<d>) {
         const int row = e / d * 8 + e % 8, column = e % d / 8 * 8;

@@ -12,12 +12,9 @@ namespace stage03 {
 namespace {
 
 using attention::KernelProblem;
-using attention::Mask;
 using attention::Problem;
-using attention::Range;
 using gpu::Traffic;
 using ladder::Operands;
-using ladder::overlap;
 
 /// The tiles of a kernel, and the head dimension with its padding.
 struct Sizes {
@@ -33,7 +30,7 @@ Sizes sizes(const Problem& problem) {
 
 /// Both rungs have the same tiles where keys are outside.
 Sizes key_sizes(const Problem& problem) { return sizes<Tiles>(problem); }
-Sizes query_sizes(const Problem& problem) { return sizes<b_backward::Tiles>(problem); }
+Sizes query_sizes(const Problem& problem) { return sizes<b_backward::QueryTiles>(problem); }
 
 /// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.
 std::int64_t scratch_tiles(const Problem& problem, int Br) {
@@ -90,10 +87,10 @@ void launch_a(const Problem& problem, Operands& operands) {
         const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, Tiles<d>::Bc),
                                            threads<d>, sizeof(a::Shared<T, d, slots>)};
         gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage03::a_backward::prepare", query_tiles, threads<d>, 0}, a::prepare<T, d, true>,
-                    kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
-                    L_log2, D, dQ_sum);
-        gpu::launch(backward, a::backward<T, d, slots, modified, true>, kernel_problem, operands.Q.as<const T>(),
+        gpu::launch({"stage03::a_backward::prepare", query_tiles, threads<d>, 0}, a::prepare<T, d>, kernel_problem,
+                    operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(), L_log2, D,
+                    dQ_sum);
+        gpu::launch(backward, a::backward<T, d, slots, modified>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
                     gpu::read_only(L_log2), gpu::read_only(D), dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
         gpu::launch({"stage03::a_backward::finish", query_tiles, threads<d>, 0}, a::finish<T, d>, kernel_problem,
@@ -102,85 +99,37 @@ void launch_a(const Problem& problem, Operands& operands) {
 }
 
 void launch_b(const Problem& problem, Operands& operands) {
-    namespace a = a_backward;
     namespace b = b_backward;
     with_kernel(problem, [&]<class T, int d, int slots, bool modified>() {
         constexpr int Br = Tiles<d>::Br;
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
         const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
         const auto D = scratch(problem, operands.workspaces[1], Br, Br);
-        const gpu::Tensor<float> no_sums = {};
-        const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, Tiles<d>::Bc),
-                                           threads<d>, sizeof(a::Shared<T, d, slots>)};
-        gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage03::a_backward::prepare", query_tile_ctas(problem, Br), threads<d>, 0},
-                    a::prepare<T, d, false>, kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(),
-                    operands.L.as<const float>(), L_log2, D, no_sums);
-        gpu::launch(backward, a::backward<T, d, slots, modified, false>, kernel_problem, operands.Q.as<const T>(),
+        const gpu::LaunchShape backward_keys = {"stage03::b_backward::backward_keys",
+                                                key_tile_ctas(problem, Tiles<d>::Bc), threads<d>,
+                                                sizeof(b::Shared<T, d, slots>)};
+        gpu::check_launch(backward_keys);  // before anything runs
+        gpu::launch({"stage03::b_backward::prepare", query_tile_ctas(problem, Br), threads<d>, 0}, b::prepare<T, d>,
+                    kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
+                    L_log2, D);
+        gpu::launch(backward_keys, b::backward_keys<T, d, slots, modified>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
-                    gpu::read_only(L_log2), gpu::read_only(D), no_sums, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage03::b_backward::backward_queries", query_tile_ctas(problem, b::Tiles<d>::Br), b::threads,
-                     sizeof(b::Shared<T, d>)},
+                    gpu::read_only(L_log2), gpu::read_only(D), operands.dK.as<T>(), operands.dV.as<T>());
+        gpu::launch({"stage03::b_backward::backward_queries", query_tile_ctas(problem, b::QueryTiles<d>::Br),
+                     b::query_threads, sizeof(b::SharedOfQueries<T, d>)},
                     b::backward_queries<T, d, modified>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
                     gpu::read_only(L_log2), gpu::read_only(D), operands.dQ.as<T>());
     });
 }
 
-// ---- what the kernels do, counted from the mask alone: sums over the sequences, for one head ----
+// ---- what the kernels do ----
 
-/// Of a kernel with keys outside.
-struct KeyCounts {
-    std::int64_t tiles = 0;       // (key tile, query tile) pairs visited
-    std::int64_t query_rows = 0;  // queries copied, over all visits: those that see some key
-    std::int64_t key_rows = 0;    // keys copied, over all key tiles
-};
-
-KeyCounts count_key_tiles(const Problem& problem, const Sizes& sizes) {
-    KeyCounts sum;
-    for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = attention::mask_of(problem, b);
-        for (int j0 = 0; j0 < mask.Nk; j0 += sizes.Bc) {
-            const Range q_tiles = mask.query_tiles(j0, sizes.Bc, sizes.Br);
-            if (q_tiles.empty()) continue;
-            sum.tiles += q_tiles.end - q_tiles.begin;
-            sum.query_rows += overlap(mask.seeing_queries(), {q_tiles.begin * sizes.Br, q_tiles.end * sizes.Br});
-            sum.key_rows += overlap(mask.seen_keys(), {j0, j0 + sizes.Bc});
-        }
-    }
-    return sum;
+ladder::TileCounts count_tiles(const Problem& problem, const Sizes& sizes) {
+    return ladder::count_tiles(problem, sizes.Br, sizes.Bc);
 }
 
-/// Of a kernel with queries outside.
-struct QueryCounts {
-    std::int64_t tiles = 0;     // (query tile, key tile) pairs visited
-    std::int64_t key_rows = 0;  // keys copied, over all visits: those that some query sees
-};
-
-QueryCounts count_query_tiles(const Problem& problem, const Sizes& sizes) {
-    QueryCounts sum;
-    for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = attention::mask_of(problem, b);
-        for (int i0 = 0; i0 < mask.Nq; i0 += sizes.Br) {
-            const Range kv_tiles = mask.key_tiles(i0, sizes.Br, sizes.Bc);
-            if (kv_tiles.empty()) continue;
-            sum.tiles += kv_tiles.end - kv_tiles.begin;
-            sum.key_rows += overlap(mask.seen_keys(), {kv_tiles.begin * sizes.Bc, kv_tiles.end * sizes.Bc});
-        }
-    }
-    return sum;
-}
-
-/// Queries that see a key.
-std::int64_t seeing_queries(const Problem& problem) {
-    std::int64_t sum = 0;
-    for (int b = 0; b < problem.B; ++b) {
-        const Mask mask = attention::mask_of(problem, b);
-        sum += overlap(mask.seeing_queries(), {0, mask.Nq});
-    }
-    return sum;
-}
-
+/// Tiles of Br queries of one head, visited or not.
 std::int64_t query_tiles(const Problem& problem, int Br) {
     std::int64_t sum = 0;
     for (int b = 0; b < problem.B; ++b) sum += attention::ceil_div(problem.queries(b), Br);
@@ -189,27 +138,27 @@ std::int64_t query_tiles(const Problem& problem, int Br) {
 
 double exponentials_a(const Problem& problem) {
     const Sizes sizes = key_sizes(problem);
-    return double(problem.Hq) * count_key_tiles(problem, sizes).tiles * sizes.Br * sizes.Bc;
+    return double(problem.Hq) * count_tiles(problem, sizes).tiles * sizes.Br * sizes.Bc;
 }
 
 double exponentials_b(const Problem& problem) {
     const Sizes sizes = query_sizes(problem);
-    return exponentials_a(problem) + double(problem.Hq) * count_query_tiles(problem, sizes).tiles * sizes.Br * sizes.Bc;
+    return exponentials_a(problem) + double(problem.Hq) * count_tiles(problem, sizes).tiles * sizes.Br * sizes.Bc;
 }
 
 /// `prepare` and the kernel with keys outside, but for the sums of dQ.
 std::vector<Traffic> traffic_keys(const Problem& problem) {
     const Sizes sizes = key_sizes(problem);
-    const KeyCounts counts = count_key_tiles(problem, sizes);
+    const ladder::TileCounts counts = count_tiles(problem, sizes);
     const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d;
     const std::uint64_t queries = ladder::total_queries(problem), keys = ladder::total_keys(problem);
-    const std::uint64_t seeing = Hq * seeing_queries(problem), column = 4 * sizes.Br;
+    const std::uint64_t seeing = Hq * counts.seeing.once, column = 4 * sizes.Br;
     const std::uint64_t tiles = Hq * query_tiles(problem, sizes.Br);
-    return {{"Q", Hq * counts.query_rows * row, 0},
-            {"K", Hkv * counts.key_rows * row, 0},
-            {"V", Hkv * counts.key_rows * row, 0},
+    return {{"Q", Hq * counts.seeing.visits * row, 0},
+            {"K", Hkv * counts.seen.once * row, 0},
+            {"V", Hkv * counts.seen.once * row, 0},
             {"O", seeing * row, 0},
-            {"dO", (seeing + Hq * counts.query_rows) * row, 0},
+            {"dO", (seeing + Hq * counts.seeing.visits) * row, 0},
             {"L", seeing * 4, 0},
             {"L_log2", Hq * counts.tiles * column, tiles * column},
             {"D", Hq * counts.tiles * column, tiles * column},
@@ -220,7 +169,7 @@ std::vector<Traffic> traffic_keys(const Problem& problem) {
 
 std::vector<Traffic> traffic_a(const Problem& problem) {
     const Sizes sizes = key_sizes(problem);
-    const std::uint64_t tiles = query_tiles(problem, sizes.Br) + count_key_tiles(problem, sizes).tiles;
+    const std::uint64_t tiles = query_tiles(problem, sizes.Br) + count_tiles(problem, sizes).tiles;
     std::vector<Traffic> traffic = traffic_keys(problem);
     traffic.push_back(
         {"dQ_sum", ladder::total_queries(problem) * 4 * problem.d, problem.Hq * tiles * sizes.Br * sizes.d * 4});
@@ -229,8 +178,9 @@ std::vector<Traffic> traffic_a(const Problem& problem) {
 
 std::vector<Traffic> traffic_b(const Problem& problem) {
     const std::uint64_t Hq = problem.Hq, row = attention::bytes(problem.type) * problem.d;
-    const std::uint64_t keys = Hq * count_query_tiles(problem, query_sizes(problem)).key_rows * row;
-    const std::uint64_t seeing = Hq * seeing_queries(problem) * row, column = ladder::total_queries(problem) * 4;
+    const ladder::TileCounts counts = count_tiles(problem, query_sizes(problem));
+    const std::uint64_t keys = Hq * counts.seen.visits * row, seeing = Hq * counts.seeing.once * row;
+    const std::uint64_t column = ladder::total_queries(problem) * 4;
     const std::map<std::string, std::uint64_t> queries_kernel = {{"Q", seeing}, {"dO", seeing},     {"K", keys},
                                                                  {"V", keys},   {"L_log2", column}, {"D", column}};
     std::vector<Traffic> traffic = traffic_keys(problem);
@@ -267,7 +217,7 @@ void register_backward(ladder::Registry& registry) {
                   .whole_tiles = true,
                   .modifiers = true,
                   .row_alignment = 16,
-                  .kernel_pattern = "stage03::[ab]_backward::",
+                  .kernel_pattern = "stage03::b_backward::",
                   .refuses = refuses,
                   .workspaces = workspaces_b,
                   .launch = launch_b,

@@ -1,8 +1,10 @@
-// What the backward rungs of stage 03 share: tiles, what a warp has of them, where scratch lies, which weights are kept, how rows are
-// copied and multiplied.
+// What the backward rungs of stage 03 share: tiles, what a warp has of them, where scratch lies, how rows are copied and multiplied,
+// and the formulas of D, P and dS.
 #pragma once
 
 #include "common/attention/kernel_problem.h"
+#include "common/attention/score.h"
+#include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
 
 namespace stage03 {
@@ -49,12 +51,13 @@ __device__ inline int first_tile(const attention::KernelProblem& problem, int b,
     return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
 }
 
-/// The tile of Br queries that a CTA of `prepare` or `finish` works on; of packed sequences some have i0 >= Nq.
+/// The tile of Br queries that a CTA of `prepare` or `finish` works on, and its scratch tile; of packed sequences some have i0 >= Nq.
 struct QueryTile {
-    int b, h, i0;
+    int b, h, i0, scratch;
     __device__ QueryTile(const attention::KernelProblem& problem, int Br) {
         const int tiles = attention::ceil_div(problem.Nq, Br), head = blockIdx.x / tiles;
         b = head / problem.Hq, h = head % problem.Hq, i0 = blockIdx.x % tiles * Br;
+        scratch = first_tile(problem, b, Br) + i0 / Br;
     }
 };
 
@@ -104,6 +107,85 @@ __device__ inline void multiply(float (&C)[m_tiles][n_tiles][4], LoadA load_A, L
             }
         }
     }
+}
+
+/// D = rowsum(dO o O) and L in base 2 of one tile of queries, to its scratch. Of a query that sees no key, and beyond the last one,
+/// both are 0: its weights are 0 because every key is hidden.
+template <class T, int d>
+__device__ inline void row_statistics(const attention::KernelProblem& problem, const attention::Sequence& sequence,
+                                      const QueryTile& tile, const gpu::Tensor<const T>& O,
+                                      const gpu::Tensor<const T>& dO, const gpu::Tensor<const float>& L,
+                                      const gpu::Tensor<float>& L_log2, const gpu::Tensor<float>& D) {
+    constexpr int Br = Tiles<d>::Br;
+    const auto O_gmem = sequence.queries(O, tile.h);
+    const auto dO_gmem = sequence.queries(dO, tile.h);
+    const auto L_gmem = sequence.queries(L, tile.h);
+    const attention::Range seeing = problem.mask(sequence).seeing_queries();
+    const auto L_log2_gmem = L_log2.matrix(0, tile.h, tile.scratch, 1);
+    const auto D_gmem = D.matrix(0, tile.h, tile.scratch, 1);
+
+    const int t = gpu::lane_id() % 4;  // four threads a query, 8 elements at a time
+    for (int row = threadIdx.x / 4; row < Br; row += threads<d> / 4) {
+        const int i = tile.i0 + row;
+        const bool sees_a_key = seeing.contains(i);
+        float sum = 0;
+        for (int c = 8 * t; sees_a_key && c < problem.d; c += 32) {
+            const gpu::Vector<T, 8> o = O_gmem.load8(i, c), g = dO_gmem.load8(i, c);
+            for (int e = 0; e < 8; ++e) sum += gpu::to_float(o[e]) * gpu::to_float(g[e]);
+        }
+        sum += gpu::shfl_sync_bfly(sum, 1);
+        sum += gpu::shfl_sync_bfly(sum, 2);
+        if (t == 0) {
+            L_log2_gmem(0, row) = sees_a_key ? L_gmem(i) * gpu::log2_e : 0.0f;
+            D_gmem(0, row) = sum;
+        }
+    }
+}
+
+/// P = 2^(S - L) and dS = P o (dP - D) of this lane's weights in a tile, the first of them (i, j). Those of a full tile without dropout
+/// need not be looked at one by one; else kept() is as from kept_weights. row(r): L in base 2 and D of query i + r.
+/// take(m, half, n, P, dS): gets them in pairs of neighbouring keys.
+template <bool modified, int m_tiles, int n_tiles, class Kept, class Row, class Take>
+__device__ inline void weights(const float (&S)[m_tiles][n_tiles][4], const float (&dP)[m_tiles][n_tiles][4],
+                               const attention::KernelProblem& problem, const attention::Sequence& sequence,
+                               const attention::Mask& mask, int head, int i, int j, bool full, Kept kept, Row row,
+                               Take take) {
+    const float scale_log2 = problem.scale * gpu::log2_e;
+    const float kept_scale = problem.dropout.enabled ? problem.dropout.scale : 1.0f;
+    const auto with = [&](auto single) {  // each weight may be hidden or dropped
+        const attention::ScoreModifier<modified> modifier(problem, sequence, head);
+        const auto bits = single ? kept() : 0;
+#pragma unroll
+        for (int m = 0; m < m_tiles; ++m) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int r = 16 * m + 8 * half;
+                const gpu::Vector<float, 2> L_and_D = row(r);
+                const attention::Range keys = single ? mask.keys(i + r) : attention::Range{};
+#pragma unroll
+                for (int n = 0; n < n_tiles; ++n) {
+                    float P[2], dS[2];
+                    for (int c = 0; c < 2; ++c) {
+                        const int key = j + 8 * n + c;
+                        const bool hidden = single && !keys.contains(key);
+                        const float x = S[m][n][2 * half + c];
+                        const float s = hidden     ? -gpu::infinity
+                                        : modified ? modifier.score(x, i + r, key)
+                                                   : x * scale_log2;  // and - L_i: one instruction
+                        P[c] = gpu::ex2_approx_ftz(s - L_and_D[0]);
+                        const int bit = 2 * ((2 * m + half) * n_tiles + n) + c;
+                        const bool dropped = single && (bits >> bit & 1) == 0;
+                        float dP_ij = dP[m][n][2 * half + c];
+                        if (single) dP_ij = dropped ? 0.0f : kept_scale * dP_ij;
+                        dS[c] = hidden ? 0.0f : modifier.derivative(x) * P[c] * (dP_ij - L_and_D[1]);
+                        if (dropped) P[c] = 0;
+                    }
+                    take(m, half, n, P, dS);
+                }
+            }
+        }
+    };
+    full && !modified && !problem.dropout.enabled ? with(std::false_type()) : with(std::true_type());
 }
 
 }  // namespace stage03

@@ -1,18 +1,14 @@
-// 03d  decode: few queries, many keys, as when a model writes its next token. Every key is read once and multiplied a few times, so
-// what counts is how fast K and V stream in; everything else has to hide behind that.
+// 03e  decode: few queries, many keys, as when a model writes its next token. Every key is read once and multiplied a few times, so
+// what counts is how fast K and V stream in; everything else hides behind that.  (A restart: 03a's loop, and little else, is left.)
 //
 // Work: the queries of all heads of a group read the same keys, so they are packed: row r of a key/value head is query r / group of
-// head r % group, and 16 rows are one tile of mma.sync. Where there are fewer, the tensor cores multiply padding: they have time.
-// One CTA of 4 warps for each (tile of rows, key/value head, split of its keys, sequence). The splits fill the GPU where sequences
-// and heads are few; each leaves a state (m, l, U) in fp32, and a second kernel makes one of them by the merge rule of the notes.
+// head r % group, 16 rows are one tile of mma.sync, and where there are fewer, it multiplies padding. One CTA of 4 warps for each
+// (tile of rows, key/value head, split of its keys, sequence); each split leaves a state (m, l, U) in fp32: 4 (d + 2) bytes a row.
 //
-// Stream: a warp owns 16 keys of every tile of 64, copies them itself, and never waits for another warp: no barrier in the loop.
-// Its ring holds the keys of several steps, 6 (d = 64) or 3 (128), all but one of them on their way. On chip: rings 96 KiB, Q 4:
-// two CTAs an SM on compute capability 9.0, so 128 KiB on their way, where 4.8 TB/s and a microsecond of latency ask for 36.
-// Keys lie in one matrix or in pages, by one template argument. A page is a batch index of the pool, and holds at least the 16
-// keys of a step: one lookup for each, and none that no key needs.
-//
-// A tile of keys: 4 Bc d bytes, 4 * 16 Bc d FLOPs, however few the rows. A row and split: 4 (d + 2) bytes, written and read back.
+// Stream: a warp owns 16 keys of every tile of 64, copies them itself, and never waits for another warp: no barrier in the loop. Its
+// ring holds the keys of 6 steps (d = 64) or 3 (128), all but one on their way. On chip: rings 96 KiB, Q 4: two CTAs an SM on compute
+// capability 9.0, so 128 KiB on their way, where 4.8 TB/s and a microsecond of latency ask for 36. Keys lie in one matrix or in pages
+// of at least the 16 keys of a step: one lookup for each step in which some key is seen.
 //
 //   partial, for each tile of the split, by each warp on its own:
 //     1. wait for this step's keys; start the copy of those that are `slots` - 1 steps ahead

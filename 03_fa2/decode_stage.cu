@@ -187,7 +187,7 @@ int split_tiles(const Problem& problem, int resident_ctas) {
 
 void register_decode(ladder::Registry& registry) {
     registry.add({.stage = "03",
-                  .letter = "d",
+                  .letter = "e",
                   .name = "decode",
                   .pass = ladder::Pass::decode,
                   .fast = true,

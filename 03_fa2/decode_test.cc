@@ -16,7 +16,7 @@ using attention::Problem;
 using verify::Outputs;
 using verify::Probe;
 
-ladder::Rung decode() { return verify::find_rung(register_decode, "d", ladder::Pass::decode); }
+ladder::Rung decode() { return verify::find_rung(register_decode, "e", ladder::Pass::decode); }
 
 Problem problem(int B, int Hq, int Hkv, int Nq, int Nk, int d = 64, DataType type = DataType::bf16) {
     Problem result = verify::causal(verify::small_problem(Nq, Nk, d, type));

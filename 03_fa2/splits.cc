@@ -1,4 +1,4 @@
-// The bytes of partial results that 03d leaves with 1 ... 64 splits, counted, and by the formula: stage_03_splits FILE writes
+// The bytes of partial results that 03e leaves with 1 ... 64 splits, counted, and by the formula: stage_03_splits FILE writes
 // them, and common/scripts/docs.py makes a table of the file.
 #include <iostream>
 #include <nlohmann/json.hpp>

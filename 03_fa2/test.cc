@@ -29,8 +29,9 @@ std::vector<ladder::Rung> rungs() {
 }
 
 TEST(Stage03, HasItsRungs) {
-    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward", "c forward",
-                                                                            "a backward", "b backward", "d decode"}));
+    EXPECT_EQ(verify::rung_names(register_stage),
+              (std::vector<std::string>{"a forward", "b forward", "c forward", "d forward", "a backward", "b backward",
+                                        "e decode"}));
 }
 
 // What a forward computes on the way stays on chip. Backward's L and D, and a's sums of dQ, take whole tiles of 64 queries.
@@ -134,22 +135,26 @@ TEST(Stage03, TheLargestWeightsAreEqualAtAnyScore) {
     }
 }
 
-// 03c leaves out work, not one rounding: the bits of 03b, whatever the scores, masks and widths.
-TEST(Stage03, LeanHasTheBitsOfPipelined) {
+// 03c copies otherwise, 03d leaves out work, and neither another rounding: the bits of 03b where it has their tiles, whatever the
+// scores, masks and widths.
+TEST(Stage03, PipelinedAndLeanHaveTheBitsOfFolded) {
     if (!gpu::device().emulated) GTEST_SKIP() << "nvcc may fuse l alpha + W in one file and not in the other.";
     const ladder::Rung b = verify::find_rung(register_stage, "b", ladder::Pass::forward),
-                       c = verify::find_rung(register_stage, "c", ladder::Pass::forward);
-    for (int d : {40, 64, 128}) {
+                       c = verify::find_rung(register_stage, "c", ladder::Pass::forward),
+                       d = verify::find_rung(register_stage, "d", ladder::Pass::forward);
+    for (int width : {40, 64, 128}) {
         for (attention::InputLaw law :
              {attention::InputLaw::normal, attention::InputLaw::outliers, attention::InputLaw::rising}) {
-            Problem problem = verify::small_problem(150, 500, d, DataType::bf16);
+            Problem problem = verify::small_problem(150, 500, width, DataType::bf16);
             problem.window_left = 170;
             problem.window_right = 20;
             for (float dropout : {0.0f, 0.3f}) {
                 problem.dropout = dropout;
                 verify::Probe probe(problem);
                 probe.inputs = attention::make_inputs(problem, law, 7);
-                EXPECT_TRUE(probe.run(b) == probe.run(c)) << attention::describe(problem);
+                const verify::Outputs pipelined = probe.run(c);
+                EXPECT_TRUE(probe.run(d) == pipelined) << attention::describe(problem);
+                if (width <= 64) EXPECT_TRUE(probe.run(b) == pipelined) << attention::describe(problem);
             }
         }
     }
@@ -159,7 +164,7 @@ TEST(Stage03, LeanHasTheBitsOfPipelined) {
 TEST(Stage03, ReadsKeysOncePerQueryTile) {
     if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
     const std::uint64_t N = 300, d = 128, element = 2;
-    for (const auto& [letter, Br] : {std::pair{"a", 64}, {"b", 128}, {"c", 128}}) {
+    for (const auto& [letter, Br] : {std::pair{"a", 64}, {"b", 64}, {"c", 128}, {"d", 128}}) {
         const ladder::Rung rung = verify::find_rung(register_stage, letter, ladder::Pass::forward);
         const verify::Case the_case(verify::small_problem(N, N, d, DataType::fp16));
         const verify::Result result = verify::Run(rung, the_case).verify();
@@ -176,10 +181,10 @@ TEST(Stage03, ReadsKeysOncePerQueryTile) {
     }
 }
 
-// 384 queries and keys of 128 elements: 03a walks 1, 2, ... 6 of 6 key tiles, 03b's query tiles of two key tiles' height 2, 4, 6.
+// 384 queries and keys of 128 elements: 03a and b walk 1, 2, ... 6 of 6 key tiles, 03c's query tiles of two key tiles' height 2, 4, 6.
 TEST(Stage03, CausalLeavesOutHiddenTiles) {
     if (!gpu::device().emulated) GTEST_SKIP() << "A GPU counts no bytes by tensor.";
-    for (const auto& [letter, tiles] : {std::pair{"a", 21}, {"b", 12}, {"c", 12}}) {
+    for (const auto& [letter, tiles] : {std::pair{"a", 21}, {"b", 21}, {"c", 12}, {"d", 12}}) {
         const ladder::Rung rung = verify::find_rung(register_stage, letter, ladder::Pass::forward);
         const verify::Case the_case(verify::causal(verify::small_problem(384, 384, 128, DataType::fp16)));
         const verify::Result result = verify::Run(rung, the_case).verify();

@@ -63,15 +63,16 @@ TensorMap encode_tensor_map(const char* name, const Tensor<T>& tensor, const Ten
 }
 
 /// The map of `batches` x `heads` matrices of `rows` rows of 16-bit elements, columns a multiple of 64, copied in tiles of box_rows rows and
-/// all columns (PanelTile<T, box_rows, columns>). A dimension of one element, or a packed tensor (batch stride 0), ignores its stride.
+/// all columns (PanelTile<T, box_rows, columns>). Of a dimension of one element the stride is ignored; an empty tensor gets the map of one
+/// element, from which nothing may be copied.
 template <class T>
 TensorMap tile_map(const char* name, const Tensor<T>& tensor, int batches, int heads, std::int64_t rows, int box_rows) {
-    const auto stride = [](std::int64_t size, std::int64_t elements) { return size == 1 ? 64 : elements; };
-    const std::int64_t packed = tensor.batch_stride == 0 ? 1 : batches;
+    const auto at_least_1 = [](std::int64_t size) { return std::max<std::int64_t>(size, 1); };
+    const auto stride = [](std::int64_t size, std::int64_t elements) { return size <= 1 ? 64 : elements; };
     const TensorMapShape shape{5,
-                               {64, std::max<std::int64_t>(rows, 1), tensor.columns / 64, heads, packed},
+                               {64, at_least_1(rows), tensor.columns / 64, at_least_1(heads), at_least_1(batches)},
                                {1, stride(rows, tensor.row_stride), 64, stride(heads, tensor.head_stride),
-                                stride(packed, tensor.batch_stride)},
+                                stride(batches, tensor.batch_stride)},
                                {64, box_rows, tensor.columns / 64, 1, 1},
                                128};
     return encode_tensor_map(name, tensor, shape);

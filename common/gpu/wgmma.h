@@ -36,6 +36,11 @@ GPU_DEVICE void keep_in_order(R (&registers)[n]) {
         }
     }
 }
+template <class R, int m, int n>
+GPU_DEVICE void keep_in_order(R (&registers)[m][n]) {
+#pragma unroll
+    for (int i = 0; i < m; ++i) keep_in_order(registers[i]);
+}
 #endif
 
 #if GPU_EMULATOR

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <set>
 #include <sstream>
@@ -28,29 +27,11 @@ std::vector<std::string> split(const std::string& text, char separator) {
     return parts;
 }
 
-// A whole number that an Integer holds; nullopt for anything else.
-template <class Integer = int>
-std::optional<Integer> whole_number(const std::string& text) {
-    Integer value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return value;
-}
-
 [[noreturn]] void refuse(const std::string& option, const std::string& given, const std::string& allowed) {
     throw BadArgument(option + " " + given + ": " + allowed);
 }
 
-// One of the values that have a name.
-template <class Value, std::size_t n>
-Value by_name(const std::string& option, const std::string& given, const Value (&values)[n]) {
-    std::string allowed;
-    for (const Value& value : values) {
-        if (given == name(value)) return value;
-        allowed += std::string(allowed.empty() ? "" : ", ") + name(value);
-    }
-    refuse(option, given, "choose among " + allowed + ".");
-}
+constexpr auto name_of = [](auto value) { return name(value); };
 
 void set_shape(Problem& problem, const std::string& given) {
     const std::vector<std::string> parts = split(given, ',');
@@ -100,27 +81,6 @@ void set_lengths(Problem& problem, const std::string& given, bool shape_given) {
     problem.B = sequences;
     problem.Nq = longest_q;
     problem.Nk = longest_k;
-}
-
-void set_mask(Problem& problem, const std::string& given) {
-    if (given == "none" || given == "causal") {
-        problem.window_left = -1;
-        problem.window_right = given == "causal" ? 0 : -1;
-        return;
-    }
-    if (given.starts_with("window:")) {
-        const std::vector<std::string> sides = split(given.substr(7), ',');
-        const std::optional<int> left = whole_number(sides[0]);
-        const std::optional<int> right = sides.size() == 2 ? whole_number(sides[1]) : std::nullopt;
-        if (left && right && *left >= -1 && *right >= -1) {
-            problem.window_left = *left;
-            problem.window_right = *right;
-            return;
-        }
-    }
-    refuse("--mask", given,
-           "give none, causal, or window:L,R with the keys that a query sees to its left and right (-1: all), as in "
-           "window:128,0.");
 }
 
 // An option that would have no effect is refused: whoever gave it expects one.
@@ -189,6 +149,46 @@ std::string mask_name(const Problem& problem) {
     return "window:" + std::to_string(problem.window_left) + "," + std::to_string(problem.window_right);
 }
 
+bool set_mask(attention::Problem& problem, std::string_view given) {
+    constexpr std::string_view window = "window:";
+    std::optional<int> left, right;
+    if (given == "none" || given == "causal") {
+        left = -1;
+        right = given == "causal" ? 0 : -1;
+    } else if (const std::size_t comma = given.find(','); comma != given.npos && given.starts_with(window)) {
+        left = whole_number(given.substr(window.size(), comma - window.size()));
+        right = whole_number(given.substr(comma + 1));
+    }
+    if (!left || !right || *left < -1 || *right < -1) return false;
+    problem.window_left = *left;
+    problem.window_right = *right;
+    return true;
+}
+
+bool parse(CLI::App& app, int argc, const char* const* argv, std::ostream& out) {
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+        out << app.help();
+        return false;
+    } catch (const CLI::ParseError& error) {
+        throw BadArgument(std::string(error.what()) + " (--help lists the options.)");
+    }
+    return true;
+}
+
+std::string command(const CLI::App& app, int argc, const char* const* argv,
+                    std::initializer_list<std::string_view> left_out) {
+    std::string words = app.get_name();
+    for (int n = 1; n < argc; ++n) {
+        const std::string word = argv[n];
+        if (word == "--json") ++n;
+        else if (word.starts_with("--json=") || std::count(left_out.begin(), left_out.end(), word) > 0) continue;
+        else words += word.find(' ') == word.npos ? " " + word : " \"" + word + '"';
+    }
+    return words;
+}
+
 std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool emulated, std::ostream& out) {
     Arguments arguments;
     Problem& problem = arguments.problem = default_problem(emulated);
@@ -254,27 +254,19 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     app.add_option("--json", arguments.json, "Write the results to this file too");
     app.add_flag("--no-time", no_time, "Do not measure time");
 
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::CallForHelp&) {
-        out << app.help();
-        return std::nullopt;
-    } catch (const CLI::ParseError& error) {
-        throw BadArgument(std::string(error.what()) + " (--help lists the options.)");
-    }
-
-    arguments.command = "ladder";
-    for (int n = 1; n < argc; ++n) {
-        const std::string word = argv[n];
-        if (word == "--json") ++n;
-        else if (!word.starts_with("--json=")) arguments.command += " " + word;
-    }
+    if (!parse(app, argc, argv, out)) return std::nullopt;
+    arguments.command = command(app, argc, argv);
 
     if (shape) set_shape(problem, *shape);
     if (lengths) set_lengths(problem, *lengths, shape.has_value());
-    if (type) problem.type = by_name("--dtype", *type, types);
-    if (mask) set_mask(problem, *mask);
-    if (law) arguments.law = by_name("--input", *law, laws);
+    if (type) problem.type = by_name("--dtype", *type, types, name_of);
+    if (mask && !set_mask(problem, *mask)) {
+        refuse(
+            "--mask", *mask,
+            "give none, causal, or window:L,R with the keys that a query sees to its left and right (-1: all), as in "
+            "window:128,0.");
+    }
+    if (law) arguments.law = by_name("--input", *law, laws, name_of);
     if (seed) {
         const std::optional<std::uint64_t> number = whole_number<std::uint64_t>(*seed);
         if (!number) refuse("--seed", *seed, "give a whole number from 0 to 18446744073709551615.");
@@ -288,7 +280,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     }
     arguments.examples = arguments.explain && !shape && !lengths && !folder;
     refuse_ignored(app, arguments);
-    for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes));
+    for (const std::string& pass : passes_given) arguments.passes.push_back(by_name("--pass", pass, passes, name_of));
     if (arguments.passes == std::vector{Pass::decode} && !shape && !lengths && !folder) {
         problem.Nq = 1;
         problem.Nk *= 16;

@@ -1,16 +1,23 @@
-// The command line of the ladder.
+// The command line of the ladder, and what other programs share of it.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/attention/problem.h"
 #include "common/ladder/registry.h"
 #include "common/ladder/tensors.h"
+
+namespace CLI {
+class App;
+}
 
 namespace ladder {
 
@@ -45,5 +52,35 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
 const char* name(attention::InputLaw law);
 /// The mask as --mask takes it: "none", "causal" or "window:L,R".
 std::string mask_name(const attention::Problem& problem);
+
+/// A whole number that an Integer holds; nullopt for anything else.
+template <class Integer = int>
+std::optional<Integer> whole_number(std::string_view text) {
+    Integer value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+}
+
+/// The value of which `name` gives what was given. Throws BadArgument, with the names there are.
+template <class Values, class Name>
+auto by_name(const std::string& option, const std::string& given, const Values& values, Name name) {
+    std::string allowed;
+    for (const auto& value : values) {
+        if (given == name(value)) return value;
+        allowed += (allowed.empty() ? "" : ", ") + std::string(name(value));
+    }
+    throw BadArgument(option + " " + given + ": choose among " + allowed + ".");
+}
+
+/// Sets the mask that "none", "causal" or "window:L,R" (L, R at least -1) names; false if it is none of these.
+bool set_mask(attention::Problem& problem, std::string_view given);
+
+/// Reads the arguments; false if help was asked for, which then went to `out`. Throws BadArgument.
+bool parse(CLI::App& app, int argc, const char* const* argv, std::ostream& out);
+
+/// The command as it was given, without where the results go (--json) and without the words `left_out`.
+std::string command(const CLI::App& app, int argc, const char* const* argv,
+                    std::initializer_list<std::string_view> left_out = {});
 
 }  // namespace ladder

@@ -42,6 +42,51 @@ inline int overlap(attention::Range a, attention::Range b) {
     return std::max(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
 }
 
+/// Rows of tiles: each once, and once for each visit of its tile.
+struct VisitedRows {
+    std::int64_t once = 0, visits = 0;
+    void add(int rows, int times) {
+        once += rows;
+        visits += std::int64_t(rows) * times;
+    }
+    /// Over all visits but the last.
+    std::int64_t carried() const { return visits - once; }
+};
+
+/// What a kernel that visits all tiles with a visible pair does for one head, whichever of its loops is outside.
+struct TileCounts {
+    std::int64_t tiles = 0;        // (query tile, key tile) pairs visited
+    std::int64_t query_tiles = 0;  // visited at least once
+    VisitedRows queries, seeing;   // of visited query tiles: all, and those that see some key
+    VisitedRows keys, seen;        // of visited key tiles: all, and those that some query sees
+};
+
+/// Counted from the mask alone, for tiles of Br queries and Bc keys, and summed over the sequences.
+inline TileCounts count_tiles(const attention::Problem& problem, int Br, int Bc) {
+    using attention::Range;
+    TileCounts sum;
+    for (int b = 0; b < problem.B; ++b) {
+        const attention::Mask mask = attention::mask_of(problem, b);
+        for (int i0 = 0; i0 < mask.Nq; i0 += Br) {
+            const Range visited = mask.key_tiles(i0, Br, Bc), tile = {i0, i0 + Br};
+            if (visited.empty()) continue;
+            const int times = visited.end - visited.begin;
+            sum.tiles += times;
+            ++sum.query_tiles;
+            sum.queries.add(overlap({0, mask.Nq}, tile), times);
+            sum.seeing.add(overlap(mask.seeing_queries(), tile), times);
+        }
+        for (int j0 = 0; j0 < mask.Nk; j0 += Bc) {
+            const Range visited = mask.query_tiles(j0, Bc, Br), tile = {j0, j0 + Bc};
+            if (visited.empty()) continue;
+            const int times = visited.end - visited.begin;
+            sum.keys.add(overlap({0, mask.Nk}, tile), times);
+            sum.seen.add(overlap(mask.seen_keys(), tile), times);
+        }
+    }
+    return sum;
+}
+
 /// A workspace as a matrix of (queries x columns) for each sequence and head, such as S and P: (B, Hq, Nq, columns) for packed
 /// sequences too, which use a corner of it.
 template <class T>

@@ -50,12 +50,16 @@ attention::KernelProblem kernel_problem(const attention::Problem& problem, const
     return result;
 }
 
-void require_alignment(const Operands& operands, attention::DataType type, int alignment) {
-    const int bytes = attention::bytes(type);
+void require_layout(const Rung& rung, const Operands& operands, attention::DataType type) {
+    const int bytes = attention::bytes(type), alignment = rung.row_alignment;
     for (const Operand* operand :
          {&operands.Q, &operands.K, &operands.V, &operands.O, &operands.dO, &operands.dQ, &operands.dK, &operands.dV}) {
         if (operand->buffer == nullptr) continue;
         const auto require = [&](const char* what, std::int64_t elements) {
+            if (rung.tensor_maps && elements < 0)
+                throw Refused(
+                    "The " + std::string(what) + " of " + operand->buffer->name() + " is " + std::to_string(elements) +
+                    " elements; this rung finds its operands by tensor maps, whose strides are not negative.");
             if (elements * bytes % alignment == 0) return;
             throw Refused("The " + std::string(what) + " of " + operand->buffer->name() + " is " +
                           std::to_string(elements) + " elements of " + std::to_string(bytes) +

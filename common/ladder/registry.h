@@ -51,9 +51,6 @@ struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// Throws Refused unless the start and all strides of each operand (not L) are multiples of `alignment` bytes.
-void require_alignment(const Operands& operands, attention::DataType type, int alignment);
-
 /// Device memory that a rung needs beside its operands; named, so that its traffic appears in the table.
 struct Workspace {
     std::string name;
@@ -71,6 +68,7 @@ struct Rung {
     bool whole_tiles = false;    // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
     bool modifiers = false;      // takes softcap and ALiBi (common/attention/score.h); add() makes others refuse them
     int row_alignment = 1;       // bytes; operands whose rows start elsewhere are refused before the launch
+    bool tensor_maps = false;    // finds operands by tensor maps: negative strides are refused before the launch
     std::string kernel_pattern;  // regular expression of its kernels' names, by which a kernel file finds it
 
     /// Why this rung does not do this problem, in words that follow "it": "has no dropout"; nullopt if it does. Called after
@@ -89,6 +87,10 @@ struct Rung {
     /// "02b split_kv".
     std::string title() const { return stage + letter + " " + name; }
 };
+
+/// Throws Refused unless the start and all strides of each operand (not L) are multiples of the rung's row_alignment, and with tensor_maps
+/// not negative.
+void require_layout(const Rung& rung, const Operands& operands, attention::DataType type);
 
 class Registry {
   public:

@@ -9,7 +9,7 @@ Exit: 0 drawn, 2 bad input (said in one sentence).
 import sys
 
 import picture
-from picture import BadInput, read_json
+from picture import BadResults, read_json
 
 GREY = "#8a8a8a"
 REQUESTED = "#9db8d9"
@@ -21,18 +21,18 @@ LABEL = {"textcoords": "offset points", "va": "center", "fontsize": 8}
 
 def read_results(path):
     results = read_json(path)
-    if not isinstance(results, dict) or not isinstance(results.get("rows"), list):
-        raise BadInput(f"{path} is not a results file of the ladder: it has no list called rows.")
+    if not isinstance(results.get("rows"), list):
+        raise BadResults(f"{path} is not a results file of the ladder: it has no list called rows.")
     if not results["rows"]:
-        raise BadInput(f"{path} has no rows: nothing was run.")
+        raise BadResults(f"{path} has no rows: nothing was run.")
     for number, row in enumerate(results["rows"]):
         missing = [key for key in ("stage", "rung", "pass", "status") if not isinstance(row, dict) or key not in row]
         if missing:
-            raise BadInput(f"Row {number} of {path} has no {missing[0]}.")
+            raise BadResults(f"Row {number} of {path} has no {missing[0]}.")
         figures = [size for tensor in tensors_of(row) for size in tensor.values()]
         for figure in figures + [row.get("tflops"), row.get("ceiling_fraction")]:
             if figure is not None and not isinstance(figure, (int, float)):
-                raise BadInput(f"Row {number} of {path} has {figure!r} where a number belongs.")
+                raise BadResults(f"Row {number} of {path} has {figure!r} where a number belongs.")
     return results
 
 

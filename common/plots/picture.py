@@ -1,38 +1,16 @@
 """What the plots share: one results file in, one picture out, and every fault said in one sentence."""
 
-import json
-import os
 import pathlib
 import sys
-import tempfile
 
-
-class BadInput(Exception):
-    """What is wrong with the results file, as a sentence."""
-
-
-def read_json(path):
-    """The document at `path`. Raises BadInput."""
-    try:
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise BadInput(f"{path} is not JSON: {error}.") from error
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "profile"))
+from results import BadResults, read_json, write_whole  # noqa: E402, F401: read_json is for the plots
 
 
 def save(figure, path):
-    """Writes the figure beside its place and moves it there, so that a picture is whole or not there."""
-    target = pathlib.Path(path)
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=target.suffix or ".png", delete=False) as temporary:
-        pass
-    try:
-        figure.savefig(temporary.name, dpi=150)
-        os.chmod(temporary.name, 0o644)
-        os.replace(temporary.name, target)
-    except BaseException:
-        os.unlink(temporary.name)
-        raise
+    """Writes the picture; its kind is that of the name, png without one. Raises BadResults."""
+    kind = pathlib.Path(path).suffix[1:] or "png"
+    write_whole(path, lambda partial: figure.savefig(partial, dpi=150, format=kind))
 
 
 def main(arguments, usage, read_results, draw):
@@ -42,13 +20,10 @@ def main(arguments, usage, read_results, draw):
         return 2
     try:
         draw(read_results(arguments[0]), arguments[1])
-    except BadInput as error:
+    except BadResults as error:
         print(error, file=sys.stderr)
         return 2
     except ImportError:
         print("The picture needs matplotlib (Debian, Ubuntu: apt-get install python3-matplotlib).", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"{arguments[1]} cannot be written: {error.strerror}.", file=sys.stderr)
         return 2
     return 0

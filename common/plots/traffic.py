@@ -9,7 +9,7 @@ The results file is what stage_02_traffic writes. Exit: 0 drawn, 2 bad input (sa
 import sys
 
 import picture
-from picture import BadInput, read_json
+from picture import BadResults, read_json
 
 COUNTED = "#1f4e8c"
 THEORY = "#8a8a8a"
@@ -20,12 +20,12 @@ def read_results(path):
     results = read_json(path)
     try:
         if not results["points"]:
-            raise BadInput(f"{path} has no points.")
+            raise BadResults(f"{path} has no points.")
         for number in [results["N"], results["d"]] + [p[key] for p in results["points"] for key in ("M", "elements")]:
             if not isinstance(number, int) or number <= 0:
-                raise BadInput(f"{path} has {number!r} where a positive whole number belongs.")
+                raise BadResults(f"{path} has {number!r} where a positive whole number belongs.")
     except (KeyError, TypeError) as error:
-        raise BadInput(f"{path} is not a results file of stage_02_traffic: {error}.") from error
+        raise BadResults(f"{path} is not a results file of stage_02_traffic: {error}.") from error
     return results
 
 

@@ -24,6 +24,7 @@ namespace {
 
 using attention::Problem;
 using ladder::BadArgument;
+using ladder::by_name;
 using ladder::Pass;
 using nlohmann::json;
 
@@ -72,17 +73,6 @@ std::string name_of(const ladder::Rung& rung, const Problem& problem) {
 
 // ---- the command line ----
 
-// The value with that name, or a refusal that names those there are.
-template <class Value, class Name>
-Value by_name(const std::string& option, const std::string& given, const std::vector<Value>& values, Name name) {
-    std::string allowed;
-    for (const Value& value : values) {
-        if (given == name(value)) return value;
-        allowed += (allowed.empty() ? "" : ", ") + std::string(name(value));
-    }
-    throw BadArgument(option + " " + given + ": choose among " + allowed + ".");
-}
-
 std::optional<Options> parse(int argc, const char* const* argv, bool emulated, std::ostream& out) {
     Options options;
     std::vector<std::string> grid_names = {emulated ? "counts" : "compare"}, problems, passes;
@@ -109,14 +99,7 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
     app.add_flag("--list", options.list, "Print the names of all measurements, and stop");
     app.add_flag("--in-step", options.in_step,
                  "Print \"ready\" and wait for a line of input before each round (common/scripts/compare.sh)");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::CallForHelp&) {
-        out << app.help();
-        return std::nullopt;
-    } catch (const CLI::ParseError& error) {
-        throw BadArgument(std::string(error.what()) + " (--help lists the options.)");
-    }
+    if (!ladder::parse(app, argc, argv, out)) return std::nullopt;
     for (const char* option : {"--longest", "--l2", "--repetitions", "--in-step"}) {
         if (emulated && app.count(option) > 0)
             throw BadArgument(std::string(option) + ": the emulator has no clock and counts once; leave it out.");
@@ -157,13 +140,7 @@ std::optional<Options> parse(int argc, const char* const* argv, bool emulated, s
         throw BadArgument("--repetitions " + std::to_string(options.repetitions) + ": give at least " +
                           std::to_string(least_repetitions) + ", fewer bound no median.");
     }
-    options.command = "bench";
-    for (int n = 1; n < argc; ++n) {
-        const std::string word = argv[n];
-        if (word == "--json") ++n;
-        else if (word.find(' ') != word.npos) options.command += " \"" + word + '"';
-        else if (word != "--in-step" && !word.starts_with("--json=")) options.command += " " + word;
-    }
+    options.command = ladder::command(app, argc, argv, {"--in-step"});
     return options;
 }
 

@@ -1,9 +1,10 @@
 #include "common/profile/grid.h"
 
-#include <charconv>
 #include <map>
 #include <sstream>
 #include <string_view>
+
+#include "common/ladder/arguments.h"
 
 namespace profile {
 namespace {
@@ -65,12 +66,6 @@ const std::vector<Grid>& grids() {
 Problem parse_problem(const std::string& text) {
     const std::string example =
         "\"B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 d=128 bf16 causal\" (fp32, fp16; none, window:L,R).";
-    // A whole number of 32 bits and nothing else.
-    const auto read = [](std::string_view digits, int& value) {
-        const char* const end = digits.data() + digits.size();
-        const auto [read_to, error] = std::from_chars(digits.data(), end, value);
-        return error == std::errc() && read_to == end;
-    };
     Problem problem;
     const std::map<std::string, int*> sizes = {
         {"B", &problem.B},   {"Hq", &problem.Hq}, {"Hkv", &problem.Hkv},         {"Nq", &problem.Nq},
@@ -79,16 +74,14 @@ Problem parse_problem(const std::string& text) {
         for (DataType type : {DataType::fp32, DataType::fp16, DataType::bf16}) {
             if (word == attention::name(type)) return problem.type = type, true;
         }
-        if (word == "none") return problem.window_left = problem.window_right = -1, true;
         if (word == "deterministic") return problem.deterministic = true;
-        if (word == "causal") return problem.window_left = -1, problem.window_right = 0, true;
-        const std::string_view letters = word;
-        if (const std::size_t comma = word.find(','); comma != word.npos && letters.starts_with("window:"))
-            return read(letters.substr(7, comma - 7), problem.window_left) &&
-                   read(letters.substr(comma + 1), problem.window_right);
+        if (ladder::set_mask(problem, word)) return true;
         const std::size_t equals = word.find('=');
         const auto size = sizes.find(word.substr(0, equals));
-        return equals != word.npos && size != sizes.end() && read(letters.substr(equals + 1), *size->second);
+        if (equals == word.npos || size == sizes.end()) return false;
+        const std::optional<int> number = ladder::whole_number(std::string_view(word).substr(equals + 1));
+        if (number) *size->second = *number;
+        return number.has_value();
     };
     std::istringstream words(text);
     if ((words >> std::ws).eof()) throw attention::InvalidProblem("A problem without a word; write it like " + example);

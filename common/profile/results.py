@@ -1,4 +1,4 @@
-"""What the scripts beside this file share: results files of `bench` and peers.py, and the statistics of few samples."""
+"""What scripts share: results files of `bench`, peers.py and others, read and written, and the statistics of few samples."""
 import json
 import math
 import pathlib
@@ -41,16 +41,22 @@ def names_itself(row):
     return all(isinstance(word, str) for word in [*words, row["problem"].get("text"), row.get("l2") or ""])
 
 
-def write_text(path, text):
-    """Writes the file whole or not at all. Raises BadResults."""
+def write_whole(path, write):
+    """write(partial) writes a file beside `path` that then takes its place: it is there whole or not at all. Raises BadResults."""
     partial = pathlib.Path(f"{path}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        write(partial)
         partial.replace(path)
     except OSError as error:
+        raise BadResults(f"{path} cannot be written: {error.strerror}.") from error
+    finally:
         if partial.is_file():
             partial.unlink()
-        raise BadResults(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def write_text(path, text):
+    """As write_whole()."""
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def write(path, results):

@@ -1,6 +1,7 @@
 #include "common/reference/plain.h"
 
 #include <Eigen/Dense>
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -96,6 +97,12 @@ Weights backward_weights(const Problem& problem, const VectorXf& P, const Vector
 
 }  // namespace
 
+float saved_L(double L, float shift) {
+    const float saved = static_cast<float>(L);
+    if (std::abs(saved) == infinity) return saved;
+    return saved + shift * std::max(0.0f, 0x1p-20f * std::abs(saved) - 0x1p-12f);
+}
+
 reference::Forward forward(const Problem& problem, const Inputs& inputs, int b, int h, const std::vector<int>& rows,
                            Precision precision) {
     const int h_kv = h / problem.group();
@@ -129,7 +136,7 @@ Rows query_gradient(const Problem& problem, const Inputs& inputs, int b, int h, 
     Rows dQ(static_cast<int>(rows.size()), problem.d);
     for (std::size_t n = 0; n < rows.size(); ++n) {
         const int i = rows[n];
-        const float L = static_cast<float>(saved.L[n]);
+        const float L = saved_L(saved.L[n], precision.L_shift);
         if (L == -infinity) continue;  // dQ stays 0
         const Range seen = reference::visible_keys(problem, b, i);
         const auto K = view(inputs.K, b, h_kv, seen);
@@ -173,7 +180,7 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
             VectorXf P(seeing.count()), Z(seeing.count());
             for (int i = seeing.first; i < seeing.end; ++i) {
                 const int at = i - seeing.first;
-                const float L = static_cast<float>(saved.L[i]);
+                const float L = saved_L(saved.L[i], precision.L_shift);
                 P[at] = L == -infinity ? 0.0f : std::exp(S.values[at] - L);
                 Z[at] = static_cast<float>(reference::dropout_factor(problem, b, h, i, j));
             }

@@ -23,7 +23,16 @@ struct Precision {
     Stores stores = Stores::weights;
     float grid = 1.0f;     // in [1, 2): S, P and dS are stored as round(x * grid) / grid
     float D_shift = 0.0f;  // D moves by so many times u |dO o O|, about two standard errors of rounding O to u |O|
+    float L_shift = 0.0f;  // L moves by so many times what saved_L() says
 };
+
+/// The saved L as a backward has it: L + shift max(0, 2^-20 |L| - 2^-12), in fp32.
+///
+/// P = exp(S - L) takes the difference of two large numbers where scores are large, and both are of fp32: S is summed up in an order
+/// of the kernel's own, and L is allowed an error of 2^-20 (|L| + s), s being a sum no smaller than a score. Unlike in the softmax,
+/// where m is one of the S, nothing of this cancels. Up to |L| = 256 it is less than the 2^-12 that is allowed for sums anyway, and L
+/// stays as it is.
+float saved_L(double L, float shift);
 
 /// O and L of queries `rows` of sequence b, query head h.
 reference::Forward forward(const attention::Problem& problem, const attention::Inputs& inputs, int b, int h,

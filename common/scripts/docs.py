@@ -140,7 +140,8 @@ def speed(row, decode):
     """Speed and the share of the roof in one cell."""
     if row.get("time_ms") is None:
         return "-"
-    share = f" ({100 * row['roof_fraction']:.2g} %)" if row.get("roof_fraction") else ""
+    share = 100 * row.get("roof_fraction", 0)
+    share = f" ({share:.{2 if share < 99.5 else 3}g} %)" if share else ""
     return (f"{row['bytes_per_s'] / 1e12:.3g}" if decode else f"{row['tflops']:.3g}") + share
 
 

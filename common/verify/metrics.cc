@@ -227,8 +227,8 @@ std::vector<plain::Precision> variants(plain::Stores stores, const std::vector<H
     const int count = static_cast<int>(std::clamp<std::size_t>(1024 / rows, 4, 16));
     std::vector<plain::Precision> result;
     for (int n = 0; n < count; ++n) {
-        const float shift = n == 0 ? 0.0f : n % 2 ? 1.0f : -1.0f;
-        result.push_back({stores, 1.0f + static_cast<float>(n) / static_cast<float>(count), shift});
+        const float D_shift = n == 0 ? 0.0f : n % 2 ? 1.0f : -1.0f, L_shift = n == 0 ? 0.0f : n / 2 % 2 ? 1.0f : -1.0f;
+        result.push_back({stores, 1.0f + static_cast<float>(n) / static_cast<float>(count), D_shift, L_shift});
     }
     return result;
 }

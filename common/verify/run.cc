@@ -508,7 +508,7 @@ Result Run::verify() {
     try {
         allocate();
         gpu::reset_counters();
-        ladder::require_alignment(operands_, case_.problem().type, rung_.row_alignment);
+        ladder::require_layout(rung_, operands_, case_.problem().type);
         rung_.launch(case_.problem(), operands_);
         gpu::synchronize();
         result.counters = gpu::counters();

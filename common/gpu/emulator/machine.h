@@ -61,8 +61,8 @@ struct Thread {
     std::uint32_t fenced_epoch = 0;  // the last before fence.proxy.async
     Past past;
     std::uint64_t timed_out_after = 0;  // events, in try_wait
-    bool cluster_arrived = false;     // at barrier.cluster, and has not waited yet
-    std::uint32_t cluster_phase = 0;  // in which it arrived
+    bool cluster_arrived = false;       // at barrier.cluster, and has not waited yet
+    std::uint32_t cluster_phase = 0;    // in which it arrived
 
     int lane() const { return index % warp_size; }
     int warp() const { return index / warp_size; }

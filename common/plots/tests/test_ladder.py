@@ -69,7 +69,8 @@ class Ladder(unittest.TestCase):
         for text, expected in (
             (None, "cannot be read: No such file"),
             ("{", "is not JSON"),
-            ("[]", "has no list called rows"),
+            ("[]", "it is no object"),
+            ("{}", "has no list called rows"),
             (json.dumps(results()), "has no rows"),
             (json.dumps(results(row_without_status)), "Row 0"),
             (json.dumps(results(3)), "Row 0"),

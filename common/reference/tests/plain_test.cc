@@ -84,6 +84,45 @@ TEST(Plain, B21_SumsTheGroupInFp32) {
     EXPECT_EQ(plain::key_gradients(p, inputs, 0, 0, {0}, group, {Stores::weights}).dV.row(0)[0], 2054.0);
 }
 
+// One key, so that S = L and P = exp(S - L) = 1, and less by what L has moved.
+TEST(Plain, AnLOfThousandsMovesWeights) {
+    EXPECT_EQ(plain::saved_L(3000, 1), 3000 + 11 * 0x1p-12f);  // 3000 2^-20 - 2^-12 = 10.7 2^-12, in multiples of 2^-12
+    EXPECT_EQ(plain::saved_L(-3000, -1), -plain::saved_L(3000, 1));
+    EXPECT_EQ(plain::saved_L(256, 1), 256.0f);
+    EXPECT_EQ(plain::saved_L(-std::numeric_limits<double>::infinity(), 1), -std::numeric_limits<float>::infinity());
+    for (double score : {256.0, 3000.0}) {
+        Problem p = problem(1, 1);
+        Inputs inputs = small::zeros(p);
+        inputs.Q.row(0, 0, 0)[0] = 1;
+        inputs.K.row(0, 0, 0)[0] = static_cast<float>(score);
+        inputs.dO.row(0, 0, 0)[0] = 1;
+        const auto group = reference::forward_of_group(p, inputs, 0, 0, {0});
+        const auto dV = plain::key_gradients(p, inputs, 0, 0, {0}, group, {Stores::weights, 1, 0, 1}).dV;
+        EXPECT_NEAR(dV.row(0)[0], std::exp(-std::max(0.0, score * 0x1p-20 - 0x1p-12)), 0x1p-12);
+    }
+}
+
+// So that the limits at ordinary scores are what they were without it.
+TEST(Plain, AnOrdinaryLStaysAsItIs) {
+    for (DataType type : {DataType::fp32, DataType::fp16, DataType::bf16}) {
+        for (attention::InputLaw law : {attention::InputLaw::normal, attention::InputLaw::equal}) {
+            Problem p = small::causal(problem(40, 50));
+            p.type = type;
+            const Inputs inputs = make_inputs(p, law, 1);
+            const auto queries = small::rows(40), keys = small::rows(50);
+            const auto saved = reference::forward(p, inputs, 0, 0, queries);
+            const auto group = reference::forward_of_group(p, inputs, 0, 0, keys);
+            const plain::Precision precision{Stores::weights, 1.3f}, shifted{Stores::weights, 1.3f, 0, 1};
+            EXPECT_EQ(plain::query_gradient(p, inputs, 0, 0, queries, saved, precision).values,
+                      plain::query_gradient(p, inputs, 0, 0, queries, saved, shifted).values);
+            const auto gradients = plain::key_gradients(p, inputs, 0, 0, keys, group, precision);
+            const auto gradients_shifted = plain::key_gradients(p, inputs, 0, 0, keys, group, shifted);
+            EXPECT_EQ(gradients.dK.values, gradients_shifted.dK.values);
+            EXPECT_EQ(gradients.dV.values, gradients_shifted.dV.values);
+        }
+    }
+}
+
 TEST(Plain, ResultsAreValuesOfTheType) {
     for (DataType type : {DataType::fp16, DataType::bf16}) {
         Problem p = problem(20, 30);

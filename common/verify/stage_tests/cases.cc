@@ -392,6 +392,23 @@ void B50_many_empty_sequences_backward(const Rung& rung) {
     EXPECT_EQ(probe.run(rung).dV.values[0], 7.0f);
 }
 
+// Scores of 3000 and a little more: S and L, both rounded to fp32, are so far apart that P is no longer 1 to the last bit of fp16.
+void scores_of_thousands(const Rung& rung) {
+    for (int percent = 0; percent <= 30; ++percent) {
+        Problem problem = small_problem(1, 2, 64, DataType::fp16);
+        problem.scale = attention::default_scale(64);
+        Probe probe(problem);
+        probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, percent);
+        const double element = std::sqrt(3000 / (64 * problem.scale)) * (1 + 0.01 * percent);
+        for (attention::HostTensor* tensor : {&probe.inputs.Q, &probe.inputs.K})
+            std::fill(tensor->values.begin(), tensor->values.end(),
+                      attention::round_to(DataType::fp16, static_cast<float>(element)));
+        probe.run(rung);
+    }
+}
+
+bool stores_no_scores(const Rung& rung) { return rung.stores == ladder::Stores::weights; }
+
 }  // namespace
 
 std::vector<StageTest> forward_cases() {
@@ -419,7 +436,8 @@ std::vector<StageTest> backward_cases() {
             {"B15_Slow_all_ragged_tails", B15_Slow_all_ragged_tails_backward},
             {"B21_dV_of_a_group", B21_dV_of_a_group},
             {"B37_no_mask", B37_no_mask_backward},
-            {"B50_Slow_many_empty_sequences", B50_many_empty_sequences_backward}};
+            {"B50_Slow_many_empty_sequences", B50_many_empty_sequences_backward},
+            {"scores_of_thousands", scores_of_thousands, stores_no_scores}};
 }
 
 }  // namespace verify

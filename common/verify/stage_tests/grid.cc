@@ -50,6 +50,7 @@ void draw_rest(const Rung& rung, Problem& problem, Setup& setup, std::mt19937& r
     problem.B = small ? 1 + random() % 2 : 1;
     setup.law = one_of(laws, random);
     setup.layout = one_of(layouts, random);
+    if (rung.tensor_maps && setup.layout == Layout::reversed) setup.layout = Layout::strided;
     setup.seed = random();
 }
 
@@ -129,6 +130,7 @@ void packed_sequences(const Rung& rung) {
         for (const Window& window : windows) {
             for (Layout layout : {Layout::dense, Layout::strided, Layout::reversed}) {
                 if (layout != Layout::dense && window.right != 0) continue;
+                if (layout == Layout::reversed && rung.tensor_maps) continue;
                 Problem problem = packed(q, k);
                 problem.Hq = 2;
                 problem.type = DataType::fp16;

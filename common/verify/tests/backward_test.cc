@@ -158,6 +158,26 @@ TEST_P(AcceptsBackward, PlainRoundedAndTiledOutputs) {
     }
 }
 
+// Keys of one score: P is 1/2 whatever the score, give or take what fp32 loses of a score of 3000, 0.3 %.
+TEST(CheckBackward, ScoresOfThousandsWidenNoMoreThanFp32Asks) {
+    Problem problem = make_problem(DataType::fp16, 1, 2);
+    problem.Hq = problem.Hkv = 1;
+    Inputs inputs{query_tensor(problem), key_tensor(problem), key_tensor(problem), query_tensor(problem)};
+    std::fill_n(inputs.dO.row(0, 0, 0), 32, 1.0f);
+    for (const auto& [element, widest] : {std::pair{1.0f, 0.0004f}, {23.03f, 0.008f}}) {
+        for (HostTensor* tensor : {&inputs.Q, &inputs.K})
+            std::fill(tensor->values.begin(), tensor->values.end(), attention::round_to(problem.type, element));
+        const HostTensor dQ = query_tensor(problem), dK = key_tensor(problem);
+        HostTensor dV = key_tensor(problem);
+        const auto check = [&](float error) {
+            std::fill(dV.values.begin(), dV.values.end(), 0.5f * (1 + error));
+            return verify::check_backward(problem, inputs, dQ, dK, dV, Stores::weights);
+        };
+        outputs::expect_passed(check(widest / 2));
+        outputs::expect_rejected(check(2 * widest), "dV");
+    }
+}
+
 TEST(CheckBackward, SampledProblemsAreCheckedToo) {
     Problem problem = make_problem(DataType::bf16, 1500, 1500);
     const Inputs inputs = make_inputs(problem, InputLaw::normal, 1);

@@ -1,34 +1,23 @@
-// 03c  lean: 03b with fewer instructions. Of a full key tile (d = 128, sm_90) nvcc makes 1315 for 03b, 256 of them products; here
-// 994. Same tiles and, where nobody fuses l alpha + W, same bits; what goes:
+// 03c  pipelined: 03b with its loads hidden behind the products.
 //
-// Moves. mma.sync takes b0 and b1 of a fragment from neighbouring registers, an aligned pair. 03b points ldmatrix at K as at V, which
-// saves one address and returns b0, b0, b1, b1: some moves for each ldmatrix of K, more than 200 a tile.
+// One buffer for K, one for V. V_j arrives while S = Q K_j^T and its softmax are computed, K_(j-1) while W V_j is, at two barriers a
+// key tile. 16-byte chunks are swizzled, so neither cp.async nor ldmatrix meets a bank conflict, without padding.
+// The longest rows of a causal mask start first, so that the last CTAs to run are short; the heads of a group, which read the same
+// keys, side by side.
+// cp.async passes no registers, so a warp owns 32 queries up to d = 128. They are scarce all the same: addresses of ldmatrix differ by
+// constants, which keys a query sees waits in shared memory until a tile must be masked, and O leaves through Q's memory.
 //
-// Addresses of copies. A row is 64-bit products away from the last; a thread's rows are equally far apart, so here one pointer
-// is computed a tile and stepped, and columns are constants beside it.
-//
-// Bounds of copies. Every row of a full tile of V is seen. And only the last tile of K has rows to leave out, those beyond the last
-// key: a hidden key of other tiles costs nothing but its bytes, as its score is overwritten, be it NaN.
-//
-// Rescaling. alpha = 1 for all 16 queries of an m_tile is common once some tiles have been walked: a vote then skips the d / 2
-// multiplications of U that 03b does a lane. The result is the same, to the bit.
-//
-// Exponentials among products. For d <= 64 registers are free for the next copy's addresses before W is made, so the weights of each
-// 16 keys come just before their products, and MUFU and tensor cores work at the same time.
-//
-// On chip, d = 128 (d = 64):  Q 128 x d, 32 KiB (16);  K, V 64 x d, 16 KiB (8) each.  In all 64 KiB (32): two CTAs an SM, and as
-// many as the registers allow: U 128 (64), S 64, W over S.
-// A tile: 4 Br Bc d FLOPs on tensor cores; K and V, 4 Bc d bytes of global memory.
+// On chip, d = 128 (d = 64):  Q 128 x d, K, V 64 x d, 64 KiB (32): two CTAs an SM, as the registers allow: U 128 (64), S 64, W over S.
+// A tile: as 03a.
 //
 //   1. start the copies of Q and the last K
 //   For each key tile, from the last to the first:
 //     2. wait for K; start the copy of V
 //     3. S = Q K^T
-//     4. mask (mixed tiles); m' = max(m, rowmax S), alpha = 2^(c m - c m'), l = alpha l, U = alpha U unless alpha = 1
-//     For each 16 keys (d > 64: for all of them)
-//       5. W = 2^(c S - c m'), l += W; dropout of W
-//       6. once: wait for V, start the copy of the next K (d <= 64: before 5.)
-//       7. U += W V
+//     4. mask (mixed tiles); m' = max(m, rowmax S), alpha = 2^(c m - c m'), l = alpha l, U = alpha U
+//     5. W = 2^(c S - c m'), l += W; dropout of W
+//     6. wait for V; start the copy of the next K
+//     7. U += W V
 //   8. O = U / l through the warp's rows of Q's memory, 16 bytes a store; L = c m + log l
 #pragma once
 
@@ -48,35 +37,30 @@ constexpr int threads = warps * warp_size;
 constexpr int Br(int d, bool general) { return d <= 128 && !general ? 128 : 64; }
 constexpr int Bc(int d, bool general) { return d <= 128 || !general ? 64 : 32; }
 
-/// For how many k16 steps W is made before it is multiplied: for one, so that exponentials and products mix, where there are registers
-/// for the addresses of K that 6. needs meanwhile; else for all.
-constexpr int steps(int d, int Bc) { return d <= 64 ? 1 : Bc / 16; }
-
 template <class T, int d, bool general>
 struct Shared {
     static constexpr int columns = (d + 63) / 64 * 64;  // xor_8 takes rows of 128 bytes; those beyond d stay unused
     SharedTile<T, Br(d, general), columns, Swizzle::xor_8> Q;
     SharedTile<T, Bc(d, general), columns, Swizzle::xor_8> K, V;
-    SharedTile<int, Br(d, general), 2>
-        keys;  // begin and end for each query: in registers only while a mixed tile is masked
+    SharedTile<int, Br(d, general), 2> keys;  // begin and end: in registers only while a mixed tile is masked
 };
 
-/// Starts the copy of rows first ... first + rows - 1 to shared memory. Rows outside `kept` become zeros, unless all are copied, and
-/// so do columns beyond the head dimension. Eight threads share 128 bytes of a row.
-template <int d, bool all, class SmemTile, class T>
+/// Starts the copy of rows first ... first + rows - 1 to shared memory. Rows outside `kept` become zeros (no key or query beyond
+/// the mask, not even a NaN, may reach a product), and so do columns beyond the head dimension. Eight threads share 128 bytes of a
+/// row, so that what a thread copies lies at constant distances: its addresses take few registers.
+template <int d, class SmemTile, class T>
 __device__ inline void copy_rows(SmemTile& tile, const Matrix<const T>& source, int first, Range kept) {
     constexpr int rows_at_once = threads / 8;
-    const int row = threadIdx.x / 8, column = threadIdx.x % 8 * 8, offset = tile.offset(row, column);
-    Matrix<const T> rest = source.from(first + row, column);
 #pragma unroll
-    for (int step = 0; step < SmemTile::rows; step += rows_at_once) {
+    for (int step = 0; step < SmemTile::rows / rows_at_once; ++step) {
+        const int row = threadIdx.x / 8 + step * rows_at_once;
 #pragma unroll
         for (int page = 0; page < SmemTile::columns; page += 64) {
-            if (page + column >= d) continue;
-            const bool present = (all || kept.contains(first + row + step)) && page + column < source.columns;
-            cp_async_cg_16(tile.address_beyond(offset, step, page), rest, 0, page, present ? 16 : 0);
+            const int column = page + threadIdx.x % 8 * 8;
+            if (column >= d) continue;
+            const bool present = kept.contains(first + row) && column < source.columns;
+            cp_async_cg_16(tile.address(row, column), source, first + row, column, present ? 16 : 0);
         }
-        rest = rest.from(rows_at_once, 0);
     }
 }
 
@@ -86,7 +70,7 @@ template <class T, int d, bool general>
 __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K,
                                                       Tensor<const T> V, Tensor<T> O, Tensor<float> L) {
     constexpr int Br = c::Br(d, general), Bc = c::Bc(d, general);
-    constexpr int m_tiles = Br / 16 / warps, n_tiles = Bc / 8, steps = c::steps(d, Bc);
+    constexpr int m_tiles = Br / 16 / warps, n_tiles = Bc / 8;
     auto& smem = shared_memory<Shared<T, d, general>>();
 
     const int heads = problem.B * problem.Hq, head = blockIdx.x % heads, h = head % problem.Hq;
@@ -111,10 +95,10 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
     float m[m_tiles][2], l[m_tiles][2] = {}, U[m_tiles][d / 8][4] = {};
     for (int m_tile = 0; m_tile < m_tiles; ++m_tile) m[m_tile][0] = m[m_tile][1] = -infinity;
 
-    // Where this lane points ldmatrix in the first 16 x 16 block.
+    // Where this lane points ldmatrix in the first 16 x 16 block of Q, and of K and V. For K that is not the order of ldmatrix.h: its
+    // registers are b0 of n 0-7, b0 of n 8-15, b1, b1, but its addresses are V's.
     const int Q_lane = smem.Q.offset(warp_row + lane % 16, 8 * (lane / 16));
-    const int K_lane = smem.K.offset(lane % 8 + 8 * (lane / 16), 8 * (lane / 8 % 2));
-    const int V_lane = smem.V.offset(lane % 16, 8 * (lane / 16));
+    const int KV_lane = smem.K.offset(lane % 16, 8 * (lane / 16));
 
     const auto take = [&]<Tile kind>(int kv_tile) {
         const int j0 = kv_tile * Bc;
@@ -122,7 +106,7 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
         // 2. Everybody's copies of K (and Q) have landed, and everybody has left V.
         cp_async_wait_group<0>();
         bar_sync();
-        copy_rows<d, kind == Tile::full>(smem.V, V_gmem, j0, mask.seen_keys());
+        copy_rows<d>(smem.V, V_gmem, j0, mask.seen_keys());
         cp_async_commit_group();
 
         // 3. S = Q K^T.
@@ -134,10 +118,10 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
                 ldmatrix_x4(Q_rmem[m_tile], smem.Q.address_beyond(Q_lane, 16 * m_tile, 16 * k_step));
             for (int n = 0; n < n_tiles; n += 2) {
                 std::uint32_t K_rmem[4];
-                ldmatrix_x4(K_rmem, smem.K.address_beyond(K_lane, 8 * n, 16 * k_step));
+                ldmatrix_x4(K_rmem, smem.K.address_beyond(KV_lane, 8 * n, 16 * k_step));
                 for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
-                    mma_sync_m16n8k16<T>(S[m_tile][n], Q_rmem[m_tile], K_rmem[0], K_rmem[1]);
-                    mma_sync_m16n8k16<T>(S[m_tile][n + 1], Q_rmem[m_tile], K_rmem[2], K_rmem[3]);
+                    mma_sync_m16n8k16<T>(S[m_tile][n], Q_rmem[m_tile], K_rmem[0], K_rmem[2]);
+                    mma_sync_m16n8k16<T>(S[m_tile][n + 1], Q_rmem[m_tile], K_rmem[1], K_rmem[3]);
                 }
             }
         }
@@ -147,7 +131,6 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
         bool large = false;
 #pragma unroll
         for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
-            float alpha[2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int row = warp_row + 16 * m_tile + g + 8 * half;
@@ -167,15 +150,15 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
                 m_new = fmaxf(m_new, shfl_sync_bfly(m_new, 1));
                 m_new = fmaxf(m_new, shfl_sync_bfly(m_new, 2));
                 count_rescale();
-                alpha[half] = ex2_approx_ftz(c * (m[m_tile][half] - exponent_base(m_new)));
-                l[m_tile][half] *= alpha[half];
+                const float alpha = ex2_approx_ftz(c * (m[m_tile][half] - exponent_base(m_new)));
+                l[m_tile][half] *= alpha;
+                for (int n = 0; n < d / 8; ++n) {
+                    U[m_tile][n][2 * half] *= alpha;
+                    U[m_tile][n][2 * half + 1] *= alpha;
+                }
                 m[m_tile][half] = m_new;
                 base[m_tile][half] = mul_rn(c, exponent_base(m_new));
                 large = large || fabsf(base[m_tile][half]) > 4096;  // else 2^r is 1 in 16 bits, and O / 2^r rounds to O
-            }
-            if (vote_sync_any(alpha[0] != 1 || alpha[1] != 1)) {
-                for (int n = 0; n < d / 8; ++n)
-                    for (int e = 0; e < 4; ++e) U[m_tile][n][e] *= alpha[e / 2];
             }
         }
         if (vote_sync_any(large)) {
@@ -187,26 +170,14 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
             }
         }
 
-        // 6. Everybody's copies of V have landed, and everybody has left K.
-        const auto turn_to_V = [&] {
-            cp_async_wait_group<0>();
-            bar_sync();
-            if (kv_tile > kv_tiles.begin) {
-                copy_rows<d, true>(smem.K, K_gmem, j0 - Bc, {});
-                cp_async_commit_group();
-            }
-        };
-        if constexpr (steps < Bc / 16) turn_to_V();
-
+        // 5. n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
+        std::uint32_t W_rmem[m_tiles][Bc / 16][4];
 #pragma unroll
-        for (int first_step = 0; first_step < Bc / 16; first_step += steps) {
-            // 5. n8 tiles 2k and 2k + 1 of S become the A operand of k16 step k: registers {0, 1} and {2, 3} (mma.h).
-            std::uint32_t W_rmem[m_tiles][steps][4];
+        for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
 #pragma unroll
-            for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+            for (int n = 0; n < n_tiles; ++n) {
 #pragma unroll
-                for (int r = 0; r < 4 * steps; ++r) {
-                    const int n = 2 * first_step + r / 2, half = r % 2;
+                for (int half = 0; half < 2; ++half) {
                     float W0 = ex2_approx_ftz(fmaf(c, S[m_tile][n][2 * half], -base[m_tile][half]));
                     float W1 = ex2_approx_ftz(fmaf(c, S[m_tile][n][2 * half + 1], -base[m_tile][half]));
                     l[m_tile][half] += W0 + W1;
@@ -218,21 +189,28 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
                             W1 = problem.dropout.keeps(t % 2 ? words[3] : words[1]) ? W1 : 0.0f;
                         }
                     }
-                    W_rmem[m_tile][r / 4][r % 4] = cvt_rn_x2<T>(W0, W1);
+                    W_rmem[m_tile][n / 2][n % 2 * 2 + half] = cvt_rn_x2<T>(W0, W1);
                 }
             }
+        }
 
-            if constexpr (steps == Bc / 16) turn_to_V();
+        // 6. Everybody's copies of V have landed, and everybody has left K.
+        cp_async_wait_group<0>();
+        bar_sync();
+        if (kv_tile > kv_tiles.begin) {
+            copy_rows<d>(smem.K, K_gmem, j0 - Bc, mask.seen_keys());
+            cp_async_commit_group();
+        }
 
-            // 7. U += W V.
-            for (int step = 0; step < steps; ++step) {
-                for (int n = 0; n < d / 8; n += 2) {
-                    std::uint32_t V_rmem[4];
-                    ldmatrix_x4_trans(V_rmem, smem.V.address_beyond(V_lane, 16 * (first_step + step), 8 * n));
-                    for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
-                        mma_sync_m16n8k16<T>(U[m_tile][n], W_rmem[m_tile][step], V_rmem[0], V_rmem[1]);
-                        mma_sync_m16n8k16<T>(U[m_tile][n + 1], W_rmem[m_tile][step], V_rmem[2], V_rmem[3]);
-                    }
+        // 7. U += W V.
+#pragma unroll
+        for (int k_step = 0; k_step < Bc / 16; ++k_step) {
+            for (int n = 0; n < d / 8; n += 2) {
+                std::uint32_t V_rmem[4];
+                ldmatrix_x4_trans(V_rmem, smem.V.address_beyond(KV_lane, 16 * k_step, 8 * n));
+                for (int m_tile = 0; m_tile < m_tiles; ++m_tile) {
+                    mma_sync_m16n8k16<T>(U[m_tile][n], W_rmem[m_tile][k_step], V_rmem[0], V_rmem[1]);
+                    mma_sync_m16n8k16<T>(U[m_tile][n + 1], W_rmem[m_tile][k_step], V_rmem[2], V_rmem[3]);
                 }
             }
         }
@@ -244,8 +222,8 @@ __global__ void __launch_bounds__(threads, 2) forward(KernelProblem problem, Ten
         smem.keys.store(threadIdx.x, 0, Vector<int, 2>{keys.begin, keys.end});
     }
     if (!kv_tiles.empty()) {
-        copy_rows<d, false>(smem.Q, Q_gmem, i0, mask.seeing_queries());
-        copy_rows<d, false>(smem.K, K_gmem, (kv_tiles.end - 1) * Bc, {0, sequence.Nk});
+        copy_rows<d>(smem.Q, Q_gmem, i0, mask.seeing_queries());
+        copy_rows<d>(smem.K, K_gmem, (kv_tiles.end - 1) * Bc, mask.seen_keys());
         cp_async_commit_group();
     }
     for (int kv_tile = kv_tiles.end - 1; kv_tile >= kv_tiles.begin;) {

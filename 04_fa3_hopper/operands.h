@@ -1,0 +1,48 @@
+// What stage 04 takes, and its operands as copy engines see them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/gpu/tensor_map.h"
+#include "common/ladder/closed_forms.h"
+
+namespace stage04 {
+
+/// Rung::refuses of the forward rungs.
+inline std::optional<std::string> refuses(const attention::Problem& problem) {
+    if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
+    if (problem.d != 64 && problem.d != 128 && problem.d != 256)
+        return "takes d = 64, 128 or 256, not " + std::to_string(problem.d);
+    return ladder::refuses_dropout(problem);
+}
+
+/// Operands as tensor maps, for copies of so many rows (boxes) and all d columns.
+struct Maps {
+    const attention::Problem& problem;
+
+    template <class T>
+    gpu::TensorMap queries(const char* name, const ladder::Operand& operand, int rows) const {
+        const std::int64_t total = problem.packed() ? problem.cu_q.back() : problem.Nq;
+        return map<T>(name, operand, problem.Hq, total, rows);
+    }
+    template <class T>
+    gpu::TensorMap keys(const char* name, const ladder::Operand& operand, int rows) const {
+        const std::int64_t total = problem.packed() ? problem.cu_k.back() : problem.Nk;
+        return map<T>(name, operand, problem.Hkv, total, rows);
+    }
+
+  private:
+    template <class T>
+    gpu::TensorMap map(const char* name, const ladder::Operand& operand, int heads, std::int64_t total,
+                       int rows) const {
+        return gpu::tile_map(name, operand.as<T>(), problem.packed() ? 1 : problem.B, heads, total, rows);
+    }
+};
+
+/// One CTA for each tile of Br queries of the longest sequence, query head and sequence; those without queries end at once.
+inline std::int64_t query_tile_ctas(const attention::Problem& problem, int Br) {
+    return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.B * problem.Hq;
+}
+
+}  // namespace stage04
