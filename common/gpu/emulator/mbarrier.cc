@@ -167,7 +167,7 @@ void mbarrier_inval(std::uint32_t address, Site site) {
     Mbarrier& barrier = usable(thread, address, instruction, site);
     if (barrier.pending != barrier.count || barrier.tx != 0 || !barrier.waiting.empty())
         machine.report("mbarrier.inval: " + text(barrier) + " is in use: " + state(barrier), site);
-    for (const auto& cta : thread.cta->cluster->ctas)
+    for (const auto& cta : thread.cta->cluster->members())
         for (const Load& load : cta->loads)
             if (!load.performed() && load.barrier == &barrier)
                 machine.report("mbarrier.inval: " + text(barrier) + " is to count " + load.name + " issued by " +
