@@ -12,10 +12,11 @@
 // On chip, d = 128 (64): Q, O 32 KiB each (24); K, V 2 x 32 KiB each (2 x 16); in all 192 KiB (112).
 //
 //   producer, for each query tile:  1. K of the last key tile   2. Q   3. K one tile ahead of V
-//   consumer, for each query tile:  4. turn: S of the last key tile; softmax
-//             for each key tile before it:   5. turn: S of this one, O += W V of the tile walked before; softmax; W, O = alpha O
-//             6. turn: O += W V of the last tile walked
-//             7. O = O / l, L = c m + log l; store
+//   consumer, for each query tile:  4. tiles that its own 64 queries do not see: pass the turn on
+//             5. turn: S of the last key tile; softmax
+//             for each key tile before it:   6. turn: S of this one, O += W V of the tile walked before; softmax; W, O = alpha O
+//             7. turn: O += W V of the last tile walked   8. as 4
+//             9. O = O / l, L = c m + log l; store
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -179,7 +180,9 @@ __global__ void __launch_bounds__(threads(d), 1)
         const Sequence sequence = problem.sequence(head / problem.Hq);
         if (i0 >= sequence.Nq) continue;
         const Mask mask = problem.mask(sequence);
-        const Range kv_tiles = mask.key_tiles(i0, Br, Bc), full_tiles = mask.full_key_tiles(i0, Br, Bc);
+        const Range kv_tiles = mask.key_tiles(i0, Br, Bc);
+        const Range own_tiles = mask.key_tiles(i0 + 64 * own, 64, Bc),
+                    full_tiles = mask.full_key_tiles(i0 + 64 * own, 64, Bc);
         const int row = i0 + 64 * own + warp_row + g;  // and row + 8
 
         float O_rmem[d / 2], S[Bc / 2], m[2] = {-infinity, -infinity}, l[2] = {}, alpha[2];
@@ -254,8 +257,24 @@ __global__ void __launch_bounds__(threads(d), 1)
         };
 
         mbarrier_wait_parity(smem.Q_full.address(0), tile_count++ % 2);
-        if (!kv_tiles.empty()) {
-            // 4.
+        int kv_tile = kv_tiles.end - 1;
+        // 4. and 8. Tiles that others of the CTA see: released at once, and the turn passed on.
+        const auto pass_over = [&](int down_to) {
+            for (; kv_tile >= down_to; --kv_tile, ++n) {
+                const Place place(n);
+                mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+                mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);
+                if (thread == 0) {
+                    mbarrier_arrive(smem.K_empty.address(place.slot));
+                    mbarrier_arrive(smem.V_empty.address(place.slot));
+                }
+                barrier_sync(own_turn, threads_of_turn);
+                barrier_arrive(next_turn, threads_of_turn);
+            }
+        };
+        pass_over(own_tiles.empty() ? kv_tiles.begin : own_tiles.end);
+        if (!own_tiles.empty()) {
+            // 5.
             const Place first(n);
             mbarrier_wait_parity(smem.K_full.address(first.slot), first.parity);
             barrier_sync(own_turn, threads_of_turn);
@@ -263,13 +282,12 @@ __global__ void __launch_bounds__(threads(d), 1)
             barrier_arrive(next_turn, threads_of_turn);
             wgmma_wait_group<0>(S);
             if (thread == 0) mbarrier_arrive(smem.K_empty.address(first.slot));
-            softmax.template operator()<Tile::mixed>(kv_tiles.end - 1);
+            softmax.template operator()<Tile::mixed>(kv_tile);
             pack_W();
+            ++n, --kv_tile;
 
-            ++n;
-            int kv_tile = kv_tiles.end - 2;
             const auto step = [&]<Tile kind>(int kv_tile) {
-                // 5.
+                // 6.
                 const Place before(n - 1), place(n);
                 mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
                 barrier_sync(own_turn, threads_of_turn);
@@ -287,13 +305,13 @@ __global__ void __launch_bounds__(threads(d), 1)
                 for (int i = 0; i < d / 2; ++i) O_rmem[i] *= alpha[i / 2 % 2];
                 ++n;
             };
-            while (kv_tile >= kv_tiles.begin) {
-                for (; kv_tile >= kv_tiles.begin && !full_tiles.contains(kv_tile); --kv_tile)
+            while (kv_tile >= own_tiles.begin) {
+                for (; kv_tile >= own_tiles.begin && !full_tiles.contains(kv_tile); --kv_tile)
                     step.template operator()<Tile::mixed>(kv_tile);
                 for (; full_tiles.contains(kv_tile); --kv_tile) step.template operator()<Tile::full>(kv_tile);
             }
 
-            // 6.
+            // 7.
             const Place last(n - 1);
             mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
             barrier_sync(own_turn, threads_of_turn);
@@ -301,9 +319,13 @@ __global__ void __launch_bounds__(threads(d), 1)
             barrier_arrive(next_turn, threads_of_turn);
             wgmma_wait_group<0>(O_rmem, W);
             if (thread == 0) mbarrier_arrive(smem.V_empty.address(last.slot));
+        } else if (!kv_tiles.empty()) {  // as many turns as the others
+            barrier_sync(own_turn, threads_of_turn);
+            barrier_arrive(next_turn, threads_of_turn);
         }
+        pass_over(kv_tiles.begin);
 
-        // 7. O = O / l through shared memory: the store of the tile before has been read, and nobody needs Q any more.
+        // 9. O = O / l through shared memory: the store of the tile before has been read, and nobody needs Q any more.
         constexpr bool own_memory = d < 256;
         auto& O_smem = own_memory ? smem.O[own] : smem.Q[own];
         if (own_memory && thread == 0) {
