@@ -264,11 +264,11 @@ __global__ void __launch_bounds__(threads(d), 1)
                 const Place place(n);
                 mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
                 mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);
+                barrier_sync(own_turn, threads_of_turn);  // here all 128 threads have seen that the tile was there
                 if (thread == 0) {
                     mbarrier_arrive(smem.K_empty.address(place.slot));
                     mbarrier_arrive(smem.V_empty.address(place.slot));
                 }
-                barrier_sync(own_turn, threads_of_turn);
                 barrier_arrive(next_turn, threads_of_turn);
             }
         };

@@ -17,8 +17,9 @@ using attention::Problem;
 RUNG_TESTS(Stage04Rungs, register_stage);
 
 TEST(Stage04, HasItsRungs) {
-    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward", "c forward",
-                                                                            "d forward", "a backward", "b backward"}));
+    EXPECT_EQ(verify::rung_names(register_stage),
+              (std::vector<std::string>{"a forward", "b forward", "c forward", "d forward", "e forward", "a backward",
+                                        "b backward"}));
 }
 
 // What a forward computes on the way stays on chip; the backward keeps L, D and the sums of dQ in whole tiles.
