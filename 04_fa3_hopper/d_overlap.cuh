@@ -1,6 +1,7 @@
 // 04d  overlap
 #pragma once
 
+#include "04_fa3_hopper/timeline.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -53,11 +54,11 @@ struct Tiles {
     }
 };
 
-template <class T, int d>
+template <class T, int d, class Marks>
 __global__ void __launch_bounds__(threads(d), 1)
     forward(KernelProblem problem, Tiles tiles, const __grid_constant__ TensorMap Q_map,
             const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map,
-            const __grid_constant__ TensorMap O_map, Tensor<T> O, Tensor<float> L) {
+            const __grid_constant__ TensorMap O_map, Tensor<T> O, Tensor<float> L, Marks marks) {
     constexpr int consumers = d::consumers(d), Br = d::Br(d), Bc = d::Bc(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
@@ -91,12 +92,14 @@ __global__ void __launch_bounds__(threads(d), 1)
             const auto load_K = [&](int kv_tile) {
                 const Place place(K_count++);
                 const std::uint32_t full = smem.K_full.address(place.slot);
+                marks(Mark::wait_slot);
                 mbarrier_wait_parity(smem.K_empty.address(place.slot), place.parity ^ 1);
                 if (elect_sync()) {
                     mbarrier_arrive_expect_tx(full, sizeof(smem.K[0]));
                     cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0,
                                             int(sequence.first_key) + kv_tile * Bc, 0, kv_head, sequence.batch, full);
                 }
+                marks(Mark::copy_K);
                 bar_warp_sync(all_lanes);
             };
             const auto load_V = [&](int kv_tile) {
@@ -106,12 +109,14 @@ __global__ void __launch_bounds__(threads(d), 1)
                 // Rows that lie in the tensor and that nobody may see.
                 const bool hidden =
                     j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+                marks(Mark::wait_slot);
                 mbarrier_wait_parity(smem.V_empty.address(place.slot), place.parity ^ 1);
                 if (elect_sync()) {
                     mbarrier_arrive_expect_tx(hidden ? landed : full, sizeof(smem.V[0]));
                     cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, int(sequence.first_key) + j0, 0,
                                             kv_head, sequence.batch, hidden ? landed : full);
                 }
+                marks(Mark::copy_V);
                 bar_warp_sync(all_lanes);
                 if (hidden) {  // zero times a NaN is a NaN: zeros take their place
                     mbarrier_wait_parity(landed, landed_count++ % 2);
@@ -127,6 +132,7 @@ __global__ void __launch_bounds__(threads(d), 1)
             };
 
             if (!kv_tiles.empty()) load_K(kv_tiles.end - 1);
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.Q_empty.address(0), tile_count++ % 2 ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(smem.Q_full.address(0), sizeof(smem.Q));
@@ -135,6 +141,7 @@ __global__ void __launch_bounds__(threads(d), 1)
                                             int(sequence.first_query) + i0 + 64 * part, 0, h, sequence.batch,
                                             smem.Q_full.address(0));
             }
+            marks(Mark::copy_Q);
             bar_warp_sync(all_lanes);
             for (int kv_tile = kv_tiles.end - 1; kv_tile >= kv_tiles.begin; --kv_tile) {
                 if (kv_tile > kv_tiles.begin) load_K(kv_tile - 1);
@@ -168,6 +175,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         for (float& x : O_rmem) x = 0;
 
         const auto issue_S = [&](int n) {
+            marks(Mark::S);
             const Place place(n);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
@@ -176,6 +184,7 @@ __global__ void __launch_bounds__(threads(d), 1)
             wgmma_commit_group();
         };
         const auto issue_O = [&](int n) {
+            marks(Mark::O);
             const Place place(n);
 #pragma unroll
             for (int k = 0; k < Bc / 16; ++k)
@@ -184,6 +193,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         };
         // m, alpha, l and W in place of S.
         const auto softmax = [&]<Tile kind>(int kv_tile) {
+            marks(Mark::softmax);
             const int j0 = kv_tile * Bc;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -237,10 +247,13 @@ __global__ void __launch_bounds__(threads(d), 1)
 
         const auto step = [&]<Tile kind>(int kv_tile) {
             const Place K_place(kv_count), V_place(kv_count - 1);
+            marks(Mark::wait_K);
             mbarrier_wait_parity(smem.K_full.address(K_place.slot), K_place.parity);
+            marks(Mark::wait_turn);
             barrier_sync(own_turn, 2 * warpgroup_size);
             wgmma_fence(S);
             issue_S(kv_count);
+            marks(Mark::wait_V);
             mbarrier_wait_parity(smem.V_full.address(V_place.slot), V_place.parity);
             wgmma_fence(O_rmem, W);
             issue_O(kv_count - 1);
@@ -249,6 +262,7 @@ __global__ void __launch_bounds__(threads(d), 1)
             arrive(smem.K_empty.address(K_place.slot));
             softmax.template operator()<kind>(kv_tile);
             wgmma_wait_group<0>(O_rmem, W);
+            marks(Mark::rescale);
             arrive(smem.V_empty.address(V_place.slot));
             pack_W();
 #pragma unroll
@@ -259,6 +273,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         mbarrier_wait_parity(smem.Q_full.address(0), tile_count++ % 2);
         if (!kv_tiles.empty()) {
             const Place first(kv_count);
+            marks(Mark::wait_K);
             mbarrier_wait_parity(smem.K_full.address(first.slot), first.parity);
             wgmma_fence(S);
             issue_S(kv_count);
@@ -274,10 +289,12 @@ __global__ void __launch_bounds__(threads(d), 1)
                 for (; full_tiles.contains(kv_tile); --kv_tile) step.template operator()<Tile::full>(kv_tile);
             }
             const Place last(kv_count - 1);
+            marks(Mark::wait_V);
             mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
             wgmma_fence(O_rmem, W);
             issue_O(kv_count - 1);
             wgmma_wait_group<0>(O_rmem, W);
+            marks(Mark::O_done);
             arrive(smem.V_empty.address(last.slot));
         }
 

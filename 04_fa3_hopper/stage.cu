@@ -1,10 +1,6 @@
 // Registers stage 04: what each rung does, how it is launched, and what it costs in closed form.
-#include "04_fa3_hopper/a_tma_wgmma.cuh"
-#include "04_fa3_hopper/b_specialised.cuh"
 #include "04_fa3_hopper/backward_stage.h"
-#include "04_fa3_hopper/c_ping_pong.cuh"
-#include "04_fa3_hopper/d_overlap.cuh"
-#include "04_fa3_hopper/operands.h"
+#include "04_fa3_hopper/launches.h"
 
 namespace stage04 {
 namespace {
@@ -23,54 +19,6 @@ void with_type_and_d(const Problem& problem, F&& f) {
     };
     if (problem.type == attention::DataType::fp16) return with.template operator()<gpu::fp16>();
     return with.template operator()<gpu::bf16>();
-}
-
-/// Launches 04a, 04b or 04c, which take the same operands.
-template <class T, class Kernel>
-void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem, Operands& operands, int Bc) {
-    const Maps maps{problem};
-    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, 64),
-                maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), operands.O.as<T>(),
-                operands.L.as<float>());
-}
-
-void launch_a(const Problem& problem, Operands& operands) {
-    with_type_and_d(problem, [&]<class T, int d>() {
-        launch<T>({"stage04::a::forward", query_tile_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
-                  a::forward<T, d>, problem, operands, a::Bc(d));
-    });
-}
-
-void launch_b(const Problem& problem, Operands& operands) {
-    with_type_and_d(problem, [&]<class T, int d>() {
-        launch<T>({"stage04::b::forward", query_tile_ctas(problem, b::Br), b::threads, sizeof(b::Shared<T, d>)},
-                  b::forward<T, d>, problem, operands, b::Bc(d));
-    });
-}
-
-void launch_c(const Problem& problem, Operands& operands) {
-    with_type_and_d(problem, [&]<class T, int d>() {
-        launch<T>({"stage04::c::forward", query_tile_ctas(problem, c::Br), c::threads, sizeof(c::Shared<T, d>)},
-                  c::forward<T, d>, problem, operands, c::Bc(d));
-    });
-}
-
-int multiprocessors() {
-    static const int count = gpu::device().multiprocessors;  // asking takes longer than a launch
-    return count;
-}
-
-void launch_d(const Problem& problem, Operands& operands) {
-    with_type_and_d(problem, [&]<class T, int d>() {
-        const Maps maps{problem};
-        const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-        const d::Tiles tiles = {attention::ceil_div(problem.Nq, d::Br(d)), problem.B * problem.Hq, masked};
-        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, d::Br(d)), multiprocessors());
-        gpu::launch({"stage04::d::forward", ctas, d::threads(d), sizeof(d::Shared<T, d>)}, d::forward<T, d>,
-                    ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
-                    maps.keys<T>("K", operands.K, d::Bc(d)), maps.keys<T>("V", operands.V, d::Bc(d)),
-                    maps.queries<T>("O", operands.O, 64), operands.O.as<T>(), operands.L.as<float>());
-    });
 }
 
 /// Queries and keys of a tile.
@@ -121,10 +69,30 @@ void register_stage(ladder::Registry& registry) {
                       .exponentials = [=](const Problem& problem) { return exponentials(problem, size(problem)); },
                       .traffic = [=](const Problem& problem) { return traffic(problem, size(problem), all_Q); }});
     };
-    add("a", "tma_wgmma", launch_a, size_a, false);
-    add("b", "specialised", launch_b, size_b, false);
-    add("c", "ping_pong", launch_c, size_b, false);
-    add("d", "overlap", launch_d, size_d, true);
+    add(
+        "a", "tma_wgmma",
+        [](const Problem& problem, Operands& operands) {
+            with_type_and_d(problem, [&]<class T, int d>() { launch_a<T, d>(problem, operands); });
+        },
+        size_a, false);
+    add(
+        "b", "specialised",
+        [](const Problem& problem, Operands& operands) {
+            with_type_and_d(problem, [&]<class T, int d>() { launch_b<T, d>(problem, operands); });
+        },
+        size_b, false);
+    add(
+        "c", "ping_pong",
+        [](const Problem& problem, Operands& operands) {
+            with_type_and_d(problem, [&]<class T, int d>() { launch_c<T, d>(problem, operands); });
+        },
+        size_b, false);
+    add(
+        "d", "overlap",
+        [](const Problem& problem, Operands& operands) {
+            with_type_and_d(problem, [&]<class T, int d>() { launch_d<T, d>(problem, operands); });
+        },
+        size_d, true);
     register_backward(registry);
 }
 

@@ -124,6 +124,7 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         random_ = Random(options().seed);
         scheduler_.start(options().schedule, random_);
         operations_left_ = scheduler_.operations_until_preemption();
+        time_ = 0;
         steps_ = 0;
         events_ = 1;
         failure_.clear();
@@ -195,6 +196,7 @@ void Machine::perform(AsyncOperation& operation) {
         const AsyncOperation* outer;
         ~Performing() { engine = outer; }
     } performing{engine_, std::exchange(engine_, &operation)};
+    ++time_;
     if (!operation.step()) return;
     auto& pending = operation.issuer->cta->pending;
     pending[operation.pending_index] = pending.back();
@@ -288,6 +290,13 @@ std::string Machine::footer(const Cta* cta) const {
     return std::string("\n  kernel ") + shape_->kernel +
            (cta != nullptr ? ", CTA " + std::to_string(cta->index) + " of " + std::to_string(shape_->ctas) : "") +
            ", schedule " + name(options().schedule) + ", seed " + std::to_string(options().seed);
+}
+
+std::int64_t clock(Site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    machine.thread("mov of %clock64");
+    return machine.now();
 }
 
 std::string Machine::deadlock() const {
