@@ -1,7 +1,7 @@
 // 04b  specialised warps: one warp copies, two warpgroups multiply, and registers go to who needs them.
 #pragma once
 
-#include "04_fa3_hopper/timeline.h"
+#include "04_fa3_hopper/marks.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"

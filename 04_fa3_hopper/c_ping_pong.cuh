@@ -1,7 +1,7 @@
 // 04c  ping-pong: the two warpgroups of 04b take turns, one multiplies while the other is at its softmax.
 #pragma once
 
-#include "04_fa3_hopper/timeline.h"
+#include "04_fa3_hopper/marks.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"

@@ -1,7 +1,7 @@
 // 04d  overlap
 #pragma once
 
-#include "04_fa3_hopper/timeline.h"
+#include "04_fa3_hopper/marks.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -176,6 +176,7 @@ __global__ void __launch_bounds__(threads(d), 1)
 
         const auto issue_S = [&](int n) {
             marks(Mark::S);
+            wgmma_fence(S);
             const Place place(n);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
@@ -185,6 +186,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         };
         const auto issue_O = [&](int n) {
             marks(Mark::O);
+            wgmma_fence(O_rmem, W);
             const Place place(n);
 #pragma unroll
             for (int k = 0; k < Bc / 16; ++k)
@@ -251,11 +253,9 @@ __global__ void __launch_bounds__(threads(d), 1)
             mbarrier_wait_parity(smem.K_full.address(K_place.slot), K_place.parity);
             marks(Mark::wait_turn);
             barrier_sync(own_turn, 2 * warpgroup_size);
-            wgmma_fence(S);
             issue_S(kv_count);
             marks(Mark::wait_V);
             mbarrier_wait_parity(smem.V_full.address(V_place.slot), V_place.parity);
-            wgmma_fence(O_rmem, W);
             issue_O(kv_count - 1);
             barrier_arrive(next_turn, 2 * warpgroup_size);
             wgmma_wait_group<1>(S);
@@ -275,7 +275,6 @@ __global__ void __launch_bounds__(threads(d), 1)
             const Place first(kv_count);
             marks(Mark::wait_K);
             mbarrier_wait_parity(smem.K_full.address(first.slot), first.parity);
-            wgmma_fence(S);
             issue_S(kv_count);
             wgmma_wait_group<0>(S);
             arrive(smem.K_empty.address(first.slot));
@@ -291,7 +290,6 @@ __global__ void __launch_bounds__(threads(d), 1)
             const Place last(kv_count - 1);
             marks(Mark::wait_V);
             mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
-            wgmma_fence(O_rmem, W);
             issue_O(kv_count - 1);
             wgmma_wait_group<0>(O_rmem, W);
             marks(Mark::O_done);

@@ -1,4 +1,4 @@
-// How the forward rungs are launched; 04b, 04c and 04d with marks (timeline.h) or without.
+// How the forward rungs are launched; 04b, 04c and 04d with marks (marks.h) or without.
 #pragma once
 
 #include "04_fa3_hopper/a_tma_wgmma.cuh"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "04_fa3_hopper/timeline_stage.h"
+#include "04_fa3_hopper/timeline.h"
 #include "common/gpu/launch.h"
 #include "common/ladder/output_file.h"
 #include "common/ladder/registry.h"
@@ -29,13 +29,13 @@ constexpr Span spans[] = {{"wait for a free slot", "wait"},
                           {"order V", "copy"},
                           {"wait for K", "wait"},
                           {"wait for V", "wait"},
-                          {"wait for the turn", "wait"},
+                          {"wait for the turn", "turn"},
                           {"issue S and wait for it", "issue"},
                           {"softmax", "softmax"},
                           {"issue O and wait for it", "issue"},
                           {nullptr, nullptr},
                           {"pack W, rescale O", "softmax"}};
-static_assert(std::size(spans) == stage04::marks_there_are);
+static_assert(std::size(spans) == int(Mark::rescale) + 1);
 
 /// Time of a product, from when it is issued and the one before it complete, for tensor cores carry out the products of a warpgroup in order,
 /// to the end of the wait for it.

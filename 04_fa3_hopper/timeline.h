@@ -1,31 +1,27 @@
-// Marks in 04b, 04c and 04d: what a warpgroup turns to next. timeline_stage.cu records them.
+// What the warpgroups of 04b, 04c and 04d are at, and when.
 #pragma once
 
-#include "common/gpu/gpu.h"
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/attention/problem.h"
 
 namespace stage04 {
 
-/// wait_...: until a slot of the ring is free, K or V has come, or it is its turn. copy_...: the copy is ordered. S, O: the product is
-/// issued, then waited for. softmax: S is complete, its softmax begins. O_done: O is complete. rescale: likewise, and what is left of a softmax follows.
+/// What a warpgroup turns to. wait_...: until a slot of the ring is free, K or V has come, or it is its turn. copy_...: the copy is ordered. S, O:
+/// the product is issued, then waited for. softmax: S is complete, its softmax begins. O_done: O is complete. rescale: likewise, and the rest of
+/// a softmax follows.
 enum class Mark { wait_slot, copy_Q, copy_K, copy_V, wait_K, wait_V, wait_turn, S, softmax, O, O_done, rescale };
-constexpr int marks_there_are = 12;
 
-/// A rung as it is verified and timed: no instruction stands for a mark.
-struct NoMarks {
-    GPU_DEVICE void operator()(Mark) const {}
+/// At `time`, of gpu::clock, a warpgroup turned to what `mark` says.
+struct Event {
+    Mark mark;
+    std::int64_t time;
 };
 
-/// Row w of `events` becomes what warpgroup w of one CTA has turned to, in the eyes of its first thread: marks_there_are * clock + mark.
-struct Recorder {
-    gpu::Tensor<std::int64_t> events;
-    int cta;
-    int count = 0;
-
-    GPU_DEVICE void operator()(Mark mark) {
-        if (blockIdx.x != unsigned(cta) || threadIdx.x % gpu::warpgroup_size != 0) return;
-        events.matrix(0, 0, threadIdx.x / gpu::warpgroup_size, 1)(0, count++) =
-            gpu::clock() * marks_there_are + int(mark);
-    }
-};
+/// Runs 04b, 04c or 04d (`letter`) on a problem of bf16 and d = 128, and returns what each warpgroup of a CTA did, in order; on a GPU of the last
+/// of several launches. Throws std::runtime_error if rung, problem or CTA are others, or the rung's results are wrong.
+std::vector<std::vector<Event>> record(const std::string& letter, const attention::Problem& problem, int cta);
 
 }  // namespace stage04

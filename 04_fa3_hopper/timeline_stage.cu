@@ -1,4 +1,5 @@
-#include "04_fa3_hopper/timeline_stage.h"
+// Runs 04b, 04c and 04d with marks.
+#include "04_fa3_hopper/timeline.h"
 
 #include "04_fa3_hopper/launches.h"
 #include "common/verify/run.h"
@@ -58,7 +59,7 @@ std::vector<std::vector<Event>> record(const std::string& letter, const Problem&
     for (int w = 0; w < warpgroups; ++w)
         for (std::int64_t n = 0; n < most && numbers[w * most + n] >= 0; ++n) {  // the rest is poison: negative
             const std::int64_t number = numbers[w * most + n];
-            events[w].push_back({Mark(number % marks_there_are), number / marks_there_are});
+            events[w].push_back({Mark(number % 16), number / 16});
         }
     return events;
 }

@@ -12,14 +12,15 @@ import sys
 import picture
 from picture import BadResults, read_json
 
-COLOURS = {"product": "#1f4e8c", "issue": "#a9c1e0", "softmax": "#d9822b", "wait": "#d8d8d8", "copy": "#5b8c3a"}
+COLOURS = {"product": "#1f4e8c", "issue": "#a9c1e0", "softmax": "#d9822b", "turn": "#efe3b0",
+           "wait": "#d0d0d0", "copy": "#5b8c3a"}  # fmt: skip
 WORDS = {"product": "product on the tensor cores", "issue": "its instructions, and the wait for it", "softmax": "softmax",
-         "wait": "wait for K, V, the turn or a slot", "copy": "copy ordered"}  # fmt: skip
+         "turn": "wait for the turn", "wait": "wait for K, V or a slot", "copy": "copy ordered"}  # fmt: skip
 ABOUT = ("rung", "machine", "problem", "clock", "commit")
 
 
 def read_trace(path):
-    """{about, lanes: {name: [(category, begin, length), ...]}}, lanes in the order of their tracks. Raises BadResults."""
+    """{about, lanes: {name: [(category, begin, length, words), ...]}}, lanes in the order of their tracks. Raises BadResults."""
     trace = read_json(path)
     try:
         about = {key: str(trace["metadata"][key]) for key in ABOUT} | {"emulated": bool(trace["metadata"]["emulated"])}
@@ -29,12 +30,12 @@ def read_trace(path):
         for event in events:
             if event["ph"] != "X":
                 continue
-            begin, length, category = event["ts"], event["dur"], event["cat"]
+            begin, length, category, words = event["ts"], event["dur"], event["cat"], str(event["name"])
             if not all(isinstance(number, (int, float)) and number >= 0 for number in (begin, length)):
                 raise BadResults(f"{path} has a span from {begin!r} of length {length!r}; both are numbers, 0 or more.")
             if category not in COLOURS:
                 raise BadResults(f"{path} has a span of the category {category!r}; there are {', '.join(COLOURS)}.")
-            lanes[named[event["tid"]]].append((category, begin, length))
+            lanes[named[event["tid"]]].append((category, begin, length, words))
     except (KeyError, TypeError) as error:
         raise BadResults(f"{path} is not a trace of stage_04_timeline: {error!r}.") from error
     if not any(lanes.values()):
@@ -55,6 +56,7 @@ def draw(traces, path):
 
     figure, panels = pyplot.subplots(len(traces), 1, sharex=True, squeeze=False, figsize=(13, 0.8 + 2.1 * len(traces)),
                                      layout="constrained")  # fmt: skip
+    end = max(span[1] + span[2] for trace in traces for spans in trace["lanes"].values() for span in spans)
     for (panel,), trace in zip(panels, traces):
         ticks, place = {}, 0.0
         for name, spans in trace["lanes"].items():
@@ -62,19 +64,23 @@ def draw(traces, path):
             height = 0.25 if thin else 0.5
             place -= height + (0.25 if thin else 0.03)
             for category in COLOURS:
-                panel.broken_barh([span[1:] for span in spans if span[0] == category], (place, height),
+                panel.broken_barh([span[1:3] for span in spans if span[0] == category], (place, height),
                                   color=COLOURS[category], edgecolor="white", linewidth=0.3)  # fmt: skip
             if not thin:
                 ticks[name] = place + height / 2
+                continue
+            for _, begin, length, words in spans:
+                if length > end / 100:
+                    panel.text(begin + length / 2, place + height / 2, words, color="white", fontsize=7, ha="center",
+                               va="center_baseline")  # fmt: skip
         panel.set_yticks(list(ticks.values()), list(ticks), fontsize=9)
         panel.set_title(title_of(trace["about"]), loc="left", fontsize=10)
         panel.spines[["top", "right", "left"]].set_visible(False)
         panel.tick_params(axis="y", length=0)
-    panels[-1][0].set_xlim(left=0)
-    panels[-1][0].set_xlabel(traces[-1]["about"]["clock"])
-    figure.legend(handles=[patches.Patch(color=COLOURS[kind], label=WORDS[kind]) for kind in COLOURS], ncol=len(COLOURS),
-                  loc="outside upper center", frameon=False, fontsize=9)  # fmt: skip
-    figure.text(1, 0, traces[0]["about"]["problem"], ha="right", va="bottom", fontsize=8)
+    panels[-1][0].set_xlim(0, end)
+    panels[-1][0].set_xlabel(f"{traces[-1]['about']['clock']}; {traces[-1]['about']['problem']}")
+    panels[0][0].legend(handles=[patches.Patch(color=COLOURS[kind], label=WORDS[kind]) for kind in COLOURS],
+                        ncol=len(COLOURS), loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)  # fmt: skip
     picture.save(figure, path)
 
 
