@@ -1,4 +1,19 @@
-// 04b backward: 04a's, with the additions to dQ in one order, so that it gives the same bits in every run.
+// 04b backward: 04a's, with the additions to dQ in turn, so that it gives the same bits in every run.
+//
+// Each half of a tile of dQ has a count, `turns`, of the key tiles that have added to it. The warp that sends dQ away waits until
+// the count says that all key tiles before its own have added (ld_acquire_gpu), adds, waits until the engine has written, and counts
+// (red_release_gpu_add). It waits for CTAs with a lower blockIdx only: they have begun, so the wait ends. Sums begin at zero and grow in the order of
+// the key tiles. All else is 04a's.
+//
+// The price: a key tile that is ready early waits for its turn. CTAs of one head begin with the same query tile, so in the first round they queue; after
+// it each follows the one before at a distance.
+//
+// For each query tile of each head of the group that sees the key tile:
+//   1. (producer) Q, L; dO, D          2. S^T = K Q^T and dP^T = V dO^T
+//   3. P = 2^(c S - L), 0 where hidden; dS = P o (dP - D), to shared memory
+//   4. dV += P^T dO                    5. both consumers' dS is there: dQ = dS K, dK += dS^T Q
+//   6. dQ to shared memory, and away in turn
+// 7. dK, dV
 #pragma once
 
 #include "common/attention/kernel_problem.h"

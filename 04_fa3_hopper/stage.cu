@@ -1,6 +1,11 @@
 // Registers stage 04: what each rung does, how it is launched, and what it costs in closed form.
+#include "04_fa3_hopper/a_tma_wgmma.cuh"
+#include "04_fa3_hopper/b_specialised.cuh"
 #include "04_fa3_hopper/backward_stage.h"
-#include "04_fa3_hopper/launches.h"
+#include "04_fa3_hopper/c_ping_pong.cuh"
+#include "04_fa3_hopper/d_overlap.cuh"
+#include "04_fa3_hopper/e_persistent.cuh"
+#include "04_fa3_hopper/operands.h"
 
 namespace stage04 {
 namespace {
@@ -21,13 +26,59 @@ void with_type_and_d(const Problem& problem, F&& f) {
     return with.template operator()<gpu::bf16>();
 }
 
+void launch_a(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch<T>({"stage04::a::forward", query_tile_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
+                  a::forward<T, d>, problem, operands, a::Bc(d));
+    });
+}
+
+void launch_b(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch<T>({"stage04::b::forward", query_tile_ctas(problem, b::Br), b::threads, sizeof(b::Shared<T, d>)},
+                  b::forward<T, d, NoMarks>, problem, operands, b::Bc(d), NoMarks{});
+    });
+}
+
+void launch_c(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch<T>({"stage04::c::forward", query_tile_ctas(problem, c::Br), c::threads, sizeof(c::Shared<T, d>)},
+                  c::forward<T, d, NoMarks>, problem, operands, c::Bc(d), NoMarks{});
+    });
+}
+
+void launch_d(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch<T>({"stage04::d::forward", query_tile_ctas(problem, d::Br), d::threads, sizeof(d::Shared<T, d>)},
+                  d::forward<T, d, NoMarks>, problem, operands, d::Bc(d), NoMarks{});
+    });
+}
+
+int multiprocessors() {
+    static const int count = gpu::device().multiprocessors;  // asking takes longer than a launch
+    return count;
+}
+
+void launch_e(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        const Maps maps{problem};
+        const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
+        const e::Tiles tiles = {attention::ceil_div(problem.Nq, e::Br(d)), problem.B * problem.Hq, masked};
+        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, e::Br(d)), multiprocessors());
+        gpu::launch({"stage04::e::forward", ctas, e::threads(d), sizeof(e::Shared<T, d>)}, e::forward<T, d>,
+                    ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
+                    maps.keys<T>("K", operands.K, e::Bc(d)), maps.keys<T>("V", operands.V, e::Bc(d)),
+                    maps.queries<T>("O", operands.O, 64), operands.O.as<T>(), operands.L.as<float>());
+    });
+}
+
 /// Queries and keys of a tile.
 struct TileSize {
     int Br, Bc;
 };
 TileSize size_a(const Problem& problem) { return {a::Br, a::Bc(problem.d)}; }
 TileSize size_b(const Problem& problem) { return {b::Br, b::Bc(problem.d)}; }
-TileSize size_d(const Problem& problem) { return {d::Br(problem.d), d::Bc(problem.d)}; }
+TileSize size_e(const Problem& problem) { return {e::Br(problem.d), e::Bc(problem.d)}; }
 
 /// all_Q: of tiles that see no key too. Copies of packed operands bring rows of the next sequence along, which has no simple form.
 std::vector<Traffic> traffic(const Problem& problem, TileSize size, bool all_Q = false) {
@@ -69,30 +120,11 @@ void register_stage(ladder::Registry& registry) {
                       .exponentials = [=](const Problem& problem) { return exponentials(problem, size(problem)); },
                       .traffic = [=](const Problem& problem) { return traffic(problem, size(problem), all_Q); }});
     };
-    add(
-        "a", "tma_wgmma",
-        [](const Problem& problem, Operands& operands) {
-            with_type_and_d(problem, [&]<class T, int d>() { launch_a<T, d>(problem, operands); });
-        },
-        size_a, false);
-    add(
-        "b", "specialised",
-        [](const Problem& problem, Operands& operands) {
-            with_type_and_d(problem, [&]<class T, int d>() { launch_b<T, d>(problem, operands); });
-        },
-        size_b, false);
-    add(
-        "c", "ping_pong",
-        [](const Problem& problem, Operands& operands) {
-            with_type_and_d(problem, [&]<class T, int d>() { launch_c<T, d>(problem, operands); });
-        },
-        size_b, false);
-    add(
-        "d", "overlap",
-        [](const Problem& problem, Operands& operands) {
-            with_type_and_d(problem, [&]<class T, int d>() { launch_d<T, d>(problem, operands); });
-        },
-        size_d, true);
+    add("a", "tma_wgmma", launch_a, size_a, false);
+    add("b", "specialised", launch_b, size_b, false);
+    add("c", "ping_pong", launch_c, size_b, false);
+    add("d", "overlap", launch_d, size_b, false);
+    add("e", "persistent", launch_e, size_e, true);
     register_backward(registry);
 }
 

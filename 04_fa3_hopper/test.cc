@@ -50,7 +50,7 @@ TEST(Stage04, RefusesOtherHeadDimensionsByName) {
     }
 }
 
-// d = 256 has tiles of 80 keys, and in 04d O takes the memory of Q.
+// d = 256 has tiles of 80 keys, and in 04e O takes the memory of Q.
 TEST(Stage04, HeadDimension256) {
     ladder::Registry registry;
     register_stage(registry);
@@ -68,9 +68,9 @@ TEST(Stage04, HeadDimension256) {
     }
 }
 
-// 04d: more tiles than CTAs, of different lengths, so that a CTA takes several and the rings go round between them.
+// 04e: more tiles than CTAs, of different lengths, so that a CTA takes several and the rings go round between them.
 TEST(Stage04, PersistentCtasTakeManyTiles) {
-    const ladder::Rung rung = verify::find_rung(register_stage, "d", ladder::Pass::forward);
+    const ladder::Rung rung = verify::find_rung(register_stage, "e", ladder::Pass::forward);
     for (int d : {64, 128}) {
         for (bool causal : {false, true}) {
             Problem problem = verify::small_problem(70, 190, d, DataType::bf16);

@@ -24,7 +24,6 @@ struct Span {
 
 /// What a warpgroup's threads are at after each mark, in the order of Mark.
 constexpr Span spans[] = {{"wait for a free slot", "wait"},
-                          {"order Q", "copy"},
                           {"order K", "copy"},
                           {"order V", "copy"},
                           {"wait for K", "wait"},

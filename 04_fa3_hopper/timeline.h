@@ -12,7 +12,7 @@ namespace stage04 {
 /// What a warpgroup turns to. wait_...: until a slot of the ring is free, K or V has come, or it is its turn. copy_...: the copy is ordered. S, O:
 /// the product is issued, then waited for. softmax: S is complete, its softmax begins. O_done: O is complete. rescale: likewise, and the rest of
 /// a softmax follows.
-enum class Mark { wait_slot, copy_Q, copy_K, copy_V, wait_K, wait_V, wait_turn, S, softmax, O, O_done, rescale };
+enum class Mark { wait_slot, copy_K, copy_V, wait_K, wait_V, wait_turn, S, softmax, O, O_done, rescale };
 
 /// At `time`, of gpu::clock, a warpgroup turned to what `mark` says.
 struct Event {

@@ -72,6 +72,9 @@ class Sync {
     std::vector<std::pair<Past, Past>> given_;  // what those who did not arrive knew, before and after
 };
 
+/// Whether what the stamp tells of is over for the thread.
+bool ordered(Stamp earlier, const Thread& thread);
+
 /// The thread has seen the end of an engine's epoch.
 void learn(Thread& thread, unsigned agent, std::uint32_t epoch);
 

@@ -1,6 +1,8 @@
 // A cluster: the CTAs that run together, and the agents that touch their shared memory.
 #pragma once
 
+#include <span>
+
 #include "common/gpu/emulator/machine.h"
 
 namespace emulator {
@@ -28,6 +30,7 @@ struct Cluster {
         agents.push_back(agent);
         return static_cast<unsigned>(agents.size() - 1);
     }
+    std::span<const std::unique_ptr<Cta>> members() const { return {ctas.data(), static_cast<std::size_t>(size)}; }
     int live_threads() const;
 };
 
