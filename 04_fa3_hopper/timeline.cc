@@ -110,14 +110,18 @@ int main(int argc, char** argv) {
     std::uint64_t seed = 1;
     app.add_option("RUNG", rung, "b, c or d")->required()->check(CLI::IsMember({"b", "c", "d"}));
     app.add_option("FILE", file, "The trace, in JSON")->required();
-    app.add_option("--query-tiles", query_tiles, "Tiles of 128 queries, each a CTA in b and c")
+    app.add_option("--query-tiles", query_tiles, "Tiles of 128 queries, each a CTA")
         ->capture_default_str()
-        ->check(CLI::Range(1, 1 << 16));
-    app.add_option("--keys", keys, "Keys")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+        ->check(CLI::Range(1, 4096));
+    app.add_option("--keys", keys, "Keys")->capture_default_str()->check(CLI::Range(1, 65536));
     app.add_option("--cta", cta, "Whose warpgroups")->capture_default_str();
     app.add_option("--schedule", schedule, "Emulator: the order of events")->capture_default_str();
     app.add_option("--seed", seed, "Emulator: of the order of events")->capture_default_str();
-    CLI11_PARSE(app, argc, argv);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
     try {
         const gpu::Device device = gpu::device();
         if (device.emulated) gpu::choose_schedule(schedule, seed);
@@ -134,6 +138,7 @@ int main(int argc, char** argv) {
                             {"clock", device.emulated ? "logical time, emulated" : "cycles of the multiprocessor"},
                             {"rung", "04" + rung},
                             {"problem", attention::describe(problem)},
+                            {"schedule", device.emulated ? json(schedule + " " + std::to_string(seed)) : json(nullptr)},
                             {"cta", cta},
                             {"build", ladder::build_description()},
                             {"commit", ladder::build_commit()}};

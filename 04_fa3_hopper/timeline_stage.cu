@@ -58,7 +58,7 @@ std::vector<std::vector<Event>> record(const std::string& letter, const Problem&
     verify::Run run(rung, the_case);
     const verify::Result result = run.verify();
     if (!result.verified()) throw std::runtime_error(rung.title() + " with marks: " + result.reason());
-    const int more = gpu::device().emulated ? 0 : 100;  // until clock and caches are as in the middle of work
+    const int more = gpu::device().emulated ? 0 : 1000;  // until clock and caches are as in the middle of work
     for (int n = 0; n < more; ++n) run.launch();
     gpu::synchronize();
 
