@@ -22,6 +22,7 @@
 //   6. O = O / l, L = c m + log l
 #pragma once
 
+#include "04_fa3_hopper/marks.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -50,10 +51,10 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-template <class T, int d>
+template <class T, int d, class Marks>
 __global__ void __launch_bounds__(threads, 1)
     forward(KernelProblem problem, const __grid_constant__ TensorMap Q_map, const __grid_constant__ TensorMap K_map,
-            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L) {
+            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L, Marks marks) {
     constexpr int Bc = b::Bc(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
@@ -98,21 +99,25 @@ __global__ void __launch_bounds__(threads, 1)
             const std::uint32_t K_full = smem.K_full.address(place.slot), V_full = smem.V_full.address(place.slot);
 
             // 1.
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.K_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(K_full, sizeof(smem.K[0]));
                 cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0, j, 0, kv_head, sequence.batch, K_full);
             }
+            marks(Mark::copy_K);
             bar_warp_sync(all_lanes);
 
             // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t landed = hidden ? smem.V_landed.address(0) : V_full;
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.V_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(landed, sizeof(smem.V[0]));
                 cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, j, 0, kv_head, sequence.batch, landed);
             }
+            marks(Mark::copy_V);
             bar_warp_sync(all_lanes);
             if (hidden) {
                 mbarrier_wait_parity(landed, n_landed++ % 2);
@@ -194,7 +199,9 @@ __global__ void __launch_bounds__(threads, 1)
         const Place place(n);
 
         // 3.
+        marks(Mark::wait_K);
         mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+        marks(Mark::S);
         wgmma_fence(S);
 #pragma unroll
         for (int k = 0; k < d / 16; ++k)
@@ -202,19 +209,23 @@ __global__ void __launch_bounds__(threads, 1)
                                                 smem.K[place.slot].k_major(0, 16 * k), k > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>(S);
+        marks(Mark::softmax);
         if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
 
         // 4.
         softmax(kv_tile);
 
         // 5.
+        marks(Mark::wait_V);
         mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);
+        marks(Mark::O);
         wgmma_fence(O_rmem, W);
 #pragma unroll
         for (int k = 0; k < Bc / 16; ++k)
             wgmma_m64k16<T, Major::mn>(O_rmem, W[k], smem.V[place.slot].mn_major(16 * k, 0), true);
         wgmma_commit_group();
         wgmma_wait_group<0>(O_rmem, W);
+        marks(Mark::O_done);
         if (thread == 0) mbarrier_arrive(smem.V_empty.address(place.slot));
     }
 

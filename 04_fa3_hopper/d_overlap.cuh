@@ -19,6 +19,7 @@
 //   6. O = O / l, L = c m + log l
 #pragma once
 
+#include "04_fa3_hopper/marks.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -48,10 +49,10 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-template <class T, int d>
+template <class T, int d, class Marks>
 __global__ void __launch_bounds__(threads, 1)
     forward(KernelProblem problem, const __grid_constant__ TensorMap Q_map, const __grid_constant__ TensorMap K_map,
-            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L) {
+            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L, Marks marks) {
     constexpr int Bc = d::Bc(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
@@ -96,21 +97,25 @@ __global__ void __launch_bounds__(threads, 1)
             const std::uint32_t K_full = smem.K_full.address(place.slot), V_full = smem.V_full.address(place.slot);
 
             // 1.
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.K_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(K_full, sizeof(smem.K[0]));
                 cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0, j, 0, kv_head, sequence.batch, K_full);
             }
+            marks(Mark::copy_K);
             bar_warp_sync(all_lanes);
 
             // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t landed = hidden ? smem.V_landed.address(0) : V_full;
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.V_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(landed, sizeof(smem.V[0]));
                 cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, j, 0, kv_head, sequence.batch, landed);
             }
+            marks(Mark::copy_V);
             bar_warp_sync(all_lanes);
             if (hidden) {
                 mbarrier_wait_parity(landed, n_landed++ % 2);
@@ -138,6 +143,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     // Element i of S: row g + 8 (i / 2 % 2), column 8 (i / 4) + 2t + i % 2.
     const auto softmax = [&]<Tile kind>(int kv_tile) {
+        marks(Mark::softmax);
         const int j0 = kv_tile * Bc;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -188,6 +194,7 @@ __global__ void __launch_bounds__(threads, 1)
     };
 
     const auto issue_S = [&](const Place& place) {
+        marks(Mark::S);
         wgmma_fence(S);
 #pragma unroll
         for (int k = 0; k < d / 16; ++k)
@@ -196,6 +203,7 @@ __global__ void __launch_bounds__(threads, 1)
         wgmma_commit_group();
     };
     const auto issue_O = [&](const Place& place) {
+        marks(Mark::O);
         wgmma_fence(O_rmem, W);
 #pragma unroll
         for (int k = 0; k < Bc / 16; ++k)
@@ -210,7 +218,9 @@ __global__ void __launch_bounds__(threads, 1)
     if (!kv_tiles.empty()) {
         // 3.
         mbarrier_wait_parity(smem.Q_full.address(0), 0);
+        marks(Mark::wait_K);
         mbarrier_wait_parity(smem.K_full.address(0), 0);
+        marks(Mark::wait_turn);
         barrier_sync(own_turn, threads_of_turn);
         issue_S(Place(0));
         barrier_arrive(other_turn, threads_of_turn);
@@ -223,9 +233,12 @@ __global__ void __launch_bounds__(threads, 1)
         const auto step = [&]<Tile kind>(int kv_tile) {
             // 4.
             const Place before(n - 1), place(n);
+            marks(Mark::wait_K);
             mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+            marks(Mark::wait_turn);
             barrier_sync(own_turn, threads_of_turn);
             issue_S(place);
+            marks(Mark::wait_V);
             mbarrier_wait_parity(smem.V_full.address(before.slot), before.parity);
             issue_O(before);
             barrier_arrive(other_turn, threads_of_turn);
@@ -233,6 +246,7 @@ __global__ void __launch_bounds__(threads, 1)
             if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
             softmax.template operator()<kind>(kv_tile);
             wgmma_wait_group<0>(O_rmem, W);
+            marks(Mark::rescale);
             if (thread == 0) mbarrier_arrive(smem.V_empty.address(before.slot));
             pack_W();
 #pragma unroll
@@ -247,11 +261,14 @@ __global__ void __launch_bounds__(threads, 1)
 
         // 5.
         const Place last(n - 1);
+        marks(Mark::wait_V);
         mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
+        marks(Mark::wait_turn);
         barrier_sync(own_turn, threads_of_turn);
         issue_O(last);
         barrier_arrive(other_turn, threads_of_turn);
         wgmma_wait_group<0>(O_rmem, W);
+        marks(Mark::O_done);
     }
     if (own == 0) barrier_sync(own_turn, threads_of_turn);  // the turn that is left over
 

@@ -26,15 +26,6 @@ void with_type_and_d(const Problem& problem, F&& f) {
     return with.template operator()<gpu::bf16>();
 }
 
-/// Launches 04a, b, c or d, which take the same operands.
-template <class T, class Kernel>
-void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem, Operands& operands, int Bc) {
-    const Maps maps{problem};
-    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, 64),
-                maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), operands.O.as<T>(),
-                operands.L.as<float>());
-}
-
 void launch_a(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch<T>({"stage04::a::forward", query_tile_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
@@ -45,21 +36,21 @@ void launch_a(const Problem& problem, Operands& operands) {
 void launch_b(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch<T>({"stage04::b::forward", query_tile_ctas(problem, b::Br), b::threads, sizeof(b::Shared<T, d>)},
-                  b::forward<T, d>, problem, operands, b::Bc(d));
+                  b::forward<T, d, NoMarks>, problem, operands, b::Bc(d), NoMarks{});
     });
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch<T>({"stage04::c::forward", query_tile_ctas(problem, c::Br), c::threads, sizeof(c::Shared<T, d>)},
-                  c::forward<T, d>, problem, operands, c::Bc(d));
+                  c::forward<T, d, NoMarks>, problem, operands, c::Bc(d), NoMarks{});
     });
 }
 
 void launch_d(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch<T>({"stage04::d::forward", query_tile_ctas(problem, d::Br), d::threads, sizeof(d::Shared<T, d>)},
-                  d::forward<T, d>, problem, operands, d::Bc(d));
+                  d::forward<T, d, NoMarks>, problem, operands, d::Bc(d), NoMarks{});
     });
 }
 

@@ -32,6 +32,7 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         random_ = Random(options().seed);
         scheduler_.start(options().schedule, random_);
         operations_left_ = scheduler_.operations_until_preemption();
+        time_ = 0;
         steps_ = 0;
         events_ = 1;
         failure_.clear();
@@ -103,6 +104,7 @@ void Machine::perform(AsyncOperation& operation) {
         const AsyncOperation* outer;
         ~Performing() { engine = outer; }
     } performing{engine_, std::exchange(engine_, &operation)};
+    ++time_;
     if (!operation.step()) return;
     auto& pending = operation.issuer->cta->pending;
     pending[operation.pending_index] = pending.back();
@@ -190,6 +192,13 @@ void Machine::report(const std::string& rule, Site site) {
 
 void Machine::fail(std::string text) {
     if (failure_.empty()) failure_ = std::move(text);
+}
+
+std::int64_t clock(Site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    machine.thread("mov of %clock64");
+    return machine.now();
 }
 
 }  // namespace emulator
