@@ -19,7 +19,8 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         warp.meetings.clear();
     }
     free_registers = 0;
-    for (Warpgroup& warpgroup : warpgroups) {
+    for (int first = 0; first < thread_count; first += warpgroup_size) {
+        Warpgroup& warpgroup = warpgroups[first / warpgroup_size];
         warpgroup = {};
         warpgroup.registers = registers;
     }

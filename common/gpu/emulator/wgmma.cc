@@ -1,9 +1,7 @@
+// The instructions of wgmma: what a warpgroup orders, commits and waits for.
 #include "common/gpu/emulator/wgmma.h"
 
-#include <algorithm>
-#include <bitset>
 #include <cstdio>
-#include <cstring>
 
 #include "common/gpu/emulator/cluster.h"
 #include "common/gpu/emulator/region.h"
@@ -13,9 +11,7 @@ namespace emulator {
 
 namespace {
 
-constexpr const char *fence_name = "wgmma.fence", *product_name = "wgmma", *commit_name = "wgmma.commit_group",
-                     *wait_name = "wgmma.wait_group";
-constexpr int operand_k = 16, chunk_bytes = 16;
+constexpr const char *fence_name = "wgmma.fence", *commit_name = "wgmma.commit_group", *wait_name = "wgmma.wait_group";
 
 std::string text(const Wgmma& x) {
     char b[64], a[64] = "registers";
@@ -72,36 +68,6 @@ RegisterLists lists(const WarpgroupMeeting& meeting) {
     return result;
 }
 
-/// Calls each(pointer, bytes) for the parts of shared memory that the chunks make up, as few as there are.
-template <class Each>
-void for_each_range(const SharedArena& arena, const std::vector<char*>& chunks, Each each) {
-    static std::bitset<max_shared_bytes / chunk_bytes + 1> used;
-    std::size_t first = used.size(), last = 0;
-    for (const char* chunk : chunks) {
-        const std::size_t i = static_cast<std::size_t>(chunk - arena.memory()) / chunk_bytes;
-        used.set(i);
-        first = std::min(first, i);
-        last = std::max(last, i);
-    }
-    for (std::size_t i = first; i <= last; ++i) {
-        if (!used[i]) continue;
-        const std::size_t begin = i;
-        while (used[i]) used.reset(i++);
-        each(arena.memory() + begin * chunk_bytes, static_cast<int>((i - begin) * chunk_bytes));
-    }
-}
-
-/// The engine will read these chunks until the group is complete.
-void order_read(Cta& cta, unsigned agent, const Product& product, const std::vector<char*>& chunks) {
-    if (chunks.empty()) return;
-    for_each_range(cta.arena, chunks, [&](const char* pointer, int bytes) {
-        cta.arena.engine_read(product, {static_cast<std::uint16_t>(agent), product.group}, pointer, bytes);
-    });
-    const auto [first, last] = std::minmax_element(chunks.begin(), chunks.end());
-    cta.arena.remember_reader(product, agent, *first, static_cast<int>(*last - *first) + chunk_bytes);
-    totals.shared_read += chunks.size() * chunk_bytes;
-}
-
 bool issue_product(Cta& cta, int w) {
     Warpgroup& warpgroup = cta.warpgroups[w];
     Products& products = warpgroup.products;
@@ -119,24 +85,10 @@ bool issue_product(Cta& cta, int w) {
     ++products.uncommitted;
     product.d = &products.registers.use("D", pointers(meeting, true), x.n / 2 * 4, site);
     if (x.a != nullptr) product.a_registers = &products.registers.use("A", pointers(meeting, false), 16, site);
-    order_read(cta, products.agent, product, product.b);
-    order_read(cta, products.agent, product, product.a);
-    totals.mma_flops += std::uint64_t{2} * wgmma_m * static_cast<unsigned>(x.n) * operand_k;
+    order_reads(cta, products.agent, product);
+    totals.mma_flops += std::uint64_t{2} * wgmma_m * static_cast<unsigned>(x.n) * mma_k;
     issue(product);
     return true;
-}
-
-/// Element (mn, k) of an operand goes to where place(mn, k) says.
-template <class Place>
-void read_operand(const std::vector<char*>& chunks, bool mn_major, Place place) {
-    const int n = static_cast<int>(chunks.size()), mn_chunks = n / operand_k;
-    for (int chunk = 0; chunk < n; ++chunk) {
-        std::uint16_t elements[8];
-        std::memcpy(elements, chunks[chunk], chunk_bytes);
-        for (int e = 0; e < 8; ++e)
-            (mn_major ? place(chunk % mn_chunks * 8 + e, chunk / mn_chunks) : place(chunk / 2, chunk % 2 * 8 + e)) =
-                elements[e];
-    }
 }
 
 bool complete_groups(Cta& cta, int w) {
@@ -151,6 +103,7 @@ bool complete_groups(Cta& cta, int w) {
                            "; it waits for what wgmma_commit_group has closed",
                        meeting.site);
     const int pending = static_cast<const Named*>(meeting.operands[0])->pending;
+    if (static_cast<int>(products.sizes.size()) <= pending) return true;
     while (static_cast<int>(products.sizes.size()) > pending) {
         for (int n = products.sizes.front(); n > 0; --n) {
             Product& product = operations.front();
@@ -170,43 +123,6 @@ bool complete_groups(Cta& cta, int w) {
 }
 
 }  // namespace
-
-Product::Product(Thread* issuer, Site site, Warpgroup& warpgroup, const Wgmma& shape, std::vector<char*> a,
-                 std::vector<char*> b)
-    : AsyncOperation(product_name, issuer, site),
-      warpgroup(warpgroup),
-      shape(shape),
-      a(std::move(a)),
-      b(std::move(b)),
-      number(warpgroup.products.issued++),
-      group(warpgroup.products.committed + 1) {}
-
-bool Product::step() {
-    Products& products = warpgroup.products;
-    for (Product& earlier : products.operations) {
-        if (&earlier == this) break;
-        if (earlier.d == d) finish(earlier);
-    }
-    {
-        EngineSpeaks engine(*this);
-        tsan::acquire(products.issue_tokens[number % products.issue_tokens.size()]);
-        for (const auto* chunks : {&a, &b})
-            for (const char* chunk : *chunks) tsan::read_range(chunk, chunk_bytes);
-        tsan::release(products.done_tokens[group % products.done_tokens.size()]);
-    }
-    std::uint16_t rows[wgmma_m][operand_k], columns[256 / mma_n][operand_k][mma_n];
-    read_operand(
-        b, shape.b_mn_major, [&](int n, int k) -> auto& { return columns[n / mma_n][k][n % mma_n]; });
-    if (a_registers == nullptr) {
-        read_operand(
-            a, shape.a_mn_major, [&](int m, int k) -> auto& { return rows[m][k]; });
-    } else {
-        a_registers->read_a(rows);
-    }
-    if (!shape.accumulate) d->clear_sums();
-    multiply_accumulate_wide(shape.bf16, rows, columns, d->sum_blocks(), shape.n);
-    return true;
-}
 
 void wgmma(const Wgmma& operands, Site site) {
     tsan::Ignore ignore;

@@ -9,9 +9,11 @@ namespace emulator {
 
 struct Warpgroup;
 
-/// One wgmma. Issued: the sums are with the engine, D is poisoned, operands in shared memory may be read. Performed, at a time that the schedule
-/// draws, after earlier ones on the same D: they are read, the sums grow. Complete, when a wait of the warpgroup covers it: the
-/// registers and the operands are free.
+constexpr const char* product_name = "wgmma";
+
+/// One wgmma. Issued: the sums are with the engine, D is poisoned, operands in shared memory may be read. Performed, at a
+/// time that the schedule draws, after earlier ones on the same D: they are read, the sums grow. Complete, when a wait of
+/// the warpgroup covers it: the registers and the operands are free.
 struct Product : AsyncOperation {
     Warpgroup& warpgroup;
     Wgmma shape;
@@ -23,6 +25,9 @@ struct Product : AsyncOperation {
             std::vector<char*> b);
     bool step() override;
 };
+
+/// Until its group is complete the engine, under this agent's name, may read the product's operands.
+void order_reads(Cta& cta, unsigned agent, const Product& product);
 
 struct Products : Groups<Product> {
     WarpgroupRegisters registers;

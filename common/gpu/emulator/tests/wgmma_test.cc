@@ -244,7 +244,7 @@ void one_mistake(gpu::Matrix<const bf16> a, gpu::Matrix<const bf16> b, gpu::Matr
     write(d, out);
 }
 
-TEST(Wgmma, EachMistakeIsReportedTiny) {
+TEST(Wgmma, EachMistakeIsReported) {
     const Operands<bf16> x;
     const int all = static_cast<int>(emulator::standard_schedules().size());
     const auto reports = [&](const char* words, Mistake mistake) {
