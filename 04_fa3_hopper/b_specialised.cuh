@@ -1,4 +1,25 @@
-// 04b  specialised warps: one warp copies, two warpgroups multiply, and registers go to who needs them.
+// 04b  specialised warps: one warp copies, two warpgroups multiply, and the registers go to who needs them.
+//
+// Grid as in 04a, with Br = 128. A CTA is three warpgroups. Of the first, one warp is the producer: it orders copies as fast as the
+// ring of two slots has room. The other two are consumers of 64 queries each, which share K and V: half the copies of 04a for each query.
+// They meet nobody: who waits, waits for an mbarrier.
+//
+//   K_full[slot], V_full[slot]     the tile is there: one arrival, of the producer, and the bytes of the copy
+//   K_empty[slot], V_empty[slot]   nobody reads it any more: one arrival of each consumer
+//
+// The n-th tile goes through slot n % 2 in turn n / 2 of the ring: consumers wait for the parity of the turn, the producer for the other.
+//
+// setmaxnreg: 384 threads begin with 168 registers each; the producer's warpgroup gives back all but 24, and consumers take 240. S, W
+// and O of a consumer, 64 + 32 + 64 at d = 128, would not fit beside the addresses of copies otherwise.
+//
+// V rows that nobody may see (after the last key of a packed sequence, outside a window) may hold a NaN, and 0 times NaN is NaN. Such a tile
+// lands for the producer first, which writes zeros there and then says that it is full.
+//
+// On chip, d = 128 (64): Q 2 x 64 x d, 32 KiB (16); K, V 2 x 128 x d each, 128 KiB (64); one CTA an SM.
+//
+//   producer, for each key tile:   1. when the slot is empty, start the copy of K;  2. of V
+//   consumer, for each key tile:   3. wait for K; S = Q K^T; release K   4. softmax as in 04a   5. wait for V; O += W V; release V
+//   6. O = O / l, L = c m + log l
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -129,10 +150,11 @@ __global__ void __launch_bounds__(threads, 1)
             }
             if (!full_tiles.contains(kv_tile)) {
                 const Range keys = mask.keys(row + 8 * half);
+                const int begin = keys.begin - j0 - 2 * t, end = keys.end - j0 - 2 * t;
 #pragma unroll
                 for (int i = 2 * half; i < Bc / 2; i += 4)
                     for (int e = 0; e < 2; ++e)
-                        if (!keys.contains(j0 + i / 4 * 8 + 2 * t + e)) S[i + e] = -infinity;
+                        if (i / 4 * 8 + e < begin || i / 4 * 8 + e >= end) S[i + e] = -infinity;
             }
             float m_new = m[half];
 #pragma unroll

@@ -1,4 +1,27 @@
-// 04a backward
+// 04a backward: 03a's (FlashAttention-2's, Algorithm 2) with Hopper's engines: keys outside, dQ by bulk additions.
+//
+// One CTA a tile of Bc = 128 keys, key/value head and sequence: a warp that copies Q and dO (and L and D) through a ring of two slots,
+// two warps that send dQ away, two consumers of 64 keys each. Products are turned so that what is computed stays where it is needed: S^T = K Q^T and
+// dP^T = V dO^T have a key in each row, so P^T and dS^T leave the products as the A operands of dV += P^T dO and dK += dS^T Q, in registers.
+// Only dS goes through shared memory, since dQ = dS K sums over the keys of both consumers; each then computes half of dQ:
+// half of its columns, or at d = 64, where Br is 128, half of its rows.
+//
+// dQ of a tile goes to shared memory and from there, by an engine, to sums in fp32 that all CTAs share: cp.reduce.async.bulk adds 16 KiB
+// at a time, in no order, so dQ depends on it in its last bits (04b repeats bit for bit). The order of elements within a tile is that of the
+// registers; only `finish`, which scales and rounds, needs to know it.
+//
+// Three kernels as in 03: `prepare` (L in base 2, D, zeros for the sums), `backward`, `finish`. Hidden rows of K, V, Q and dO become zeros on
+// the way in, as V's did in 04b.
+//
+// On chip, d = 128 (64): K, V 64 KiB (32); Q, dO 2 x 32 KiB (2 x 32); dS 2 x 16 (2 x 32); dQ 32 (32). Registers: dK, dV d; S, dP Br; dQ 32.
+// A tile: 10 Br Bc d FLOPs; Q, dO 4 Br d bytes read, dQ 4 Br d added.
+//
+// For each query tile of each head of the group that sees the key tile:
+//   1. (producer) Q, L; dO, D          2. S^T = K Q^T and dP^T = V dO^T
+//   3. P = 2^(c S - L), 0 where hidden; dS = P o (dP - D), to shared memory
+//   4. dV += P^T dO                    5. both consumers' dS is there: dQ = dS K, dK += dS^T Q
+//   6. dQ to shared memory and away
+// 7. dK, dV
 #pragma once
 
 #include "common/attention/kernel_problem.h"

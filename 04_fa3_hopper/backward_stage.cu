@@ -2,6 +2,7 @@
 #include "04_fa3_hopper/backward_stage.h"
 
 #include "04_fa3_hopper/backward_a.cuh"
+#include "04_fa3_hopper/backward_b.cuh"
 #include "04_fa3_hopper/operands.h"
 
 namespace stage04 {
@@ -33,29 +34,63 @@ std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
     return {{"L_log2", column}, {"D", column}, {"dQ_sum", column * problem.d}};
 }
 
+/// Whose turn it is to add to each half of a tile of dQ.
+std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
+    std::vector<ladder::Workspace> workspaces = workspaces_a(problem);
+    const std::int64_t tiles = scratch_tiles(problem, a_backward::Br(problem.d));
+    workspaces.push_back({"turns", problem.Hq * tiles * b_backward::consumers * sizeof(int)});
+    return workspaces;
+}
+
+/// The operands of both rungs.
+template <class T, int Br, int Bc>
+struct Launch {
+    const Problem& problem;
+    Operands& operands;
+    const Maps maps{problem};
+    const attention::KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
+    const gpu::Tensor<float> L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
+    const gpu::Tensor<float> D = scratch(problem, operands.workspaces[1], Br, Br);
+    const gpu::Tensor<float> dQ_sum = scratch(problem, operands.workspaces[2], Br, Br* problem.d);
+    const gpu::TensorMap Q = maps.queries<T>("Q", operands.Q, Br), dO = maps.queries<T>("dO", operands.dO, Br);
+    const gpu::TensorMap K = maps.keys<T>("K", operands.K, Bc), V = maps.keys<T>("V", operands.V, Bc);
+    const std::int64_t query_tiles = query_tile_ctas(problem, Br);
+    const std::int64_t key_tiles = std::int64_t(attention::ceil_div(problem.Nk, Bc)) * problem.B * problem.Hkv;
+};
+
 void launch_a(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        constexpr int Br = a::Br(d);
-        const Maps maps{problem};
-        const auto kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
-        const auto D = scratch(problem, operands.workspaces[1], Br, Br);
-        const auto dQ_sum = scratch(problem, operands.workspaces[2], Br, Br * d);
-        const std::int64_t query_tiles = query_tile_ctas(problem, Br);
-        const std::int64_t key_tiles = std::int64_t(attention::ceil_div(problem.Nk, a::Bc)) * problem.B * problem.Hkv;
-        const gpu::LaunchShape backward = {"stage04::a_backward::backward", key_tiles, a::threads,
+        const Launch<T, a::Br(d), a::Bc> x{problem, operands};
+        const gpu::LaunchShape backward = {"stage04::a_backward::backward", x.key_tiles, a::threads,
                                            sizeof(a::Shared<T, d>)};
         gpu::check_launch(backward);  // before anything runs
-        const gpu::TensorMap Q = maps.queries<T>("Q", operands.Q, Br), dO = maps.queries<T>("dO", operands.dO, Br);
-        const gpu::TensorMap K = maps.keys<T>("K", operands.K, a::Bc), V = maps.keys<T>("V", operands.V, a::Bc);
-        gpu::launch({"stage04::a_backward::prepare", query_tiles, a::threads_of_tile, 0}, a::prepare<T, d>,
-                    kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
-                    L_log2, D, dQ_sum);
-        gpu::launch(backward, a::backward<T, d>, kernel_problem, Q, K, V, dO, gpu::read_only(L_log2), gpu::read_only(D),
-                    dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage04::a_backward::finish", query_tiles, a::threads_of_tile, 0}, a::finish<T, d>,
-                    kernel_problem, gpu::read_only(dQ_sum), operands.dQ.as<T>());
+        gpu::launch({"stage04::a_backward::prepare", x.query_tiles, a::threads_of_tile, 0}, a::prepare<T, d>,
+                    x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
+                    x.L_log2, x.D, x.dQ_sum);
+        gpu::launch(backward, a::backward<T, d>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
+                    gpu::read_only(x.D), x.dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
+        gpu::launch({"stage04::a_backward::finish", x.query_tiles, a::threads_of_tile, 0}, a::finish<T, d>,
+                    x.kernel_problem, gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
+    });
+}
+
+void launch_b(const Problem& problem, Operands& operands) {
+    namespace b = b_backward;
+    ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
+        const Launch<T, b::Br(d), b::Bc> x{problem, operands};
+        const gpu::LaunchShape backward = {"stage04::b_backward::backward", x.key_tiles, b::threads,
+                                           sizeof(b::Shared<T, d>)};
+        const std::int64_t head = scratch_tiles(problem, b::Br(d)) * b::consumers;
+        const auto turns = operands.workspaces[3].tensor<int>(0, head, b::consumers, b::consumers);
+        gpu::check_launch(backward);  // before anything runs
+        gpu::launch({"stage04::b_backward::prepare", x.query_tiles, b::threads_of_tile, 0}, b::prepare<T, d>,
+                    x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
+                    x.L_log2, x.D, x.dQ_sum, turns);
+        gpu::launch(backward, b::backward<T, d>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
+                    gpu::read_only(x.D), x.dQ_sum, turns, operands.dK.as<T>(), operands.dV.as<T>());
+        gpu::launch({"stage04::b_backward::finish", x.query_tiles, b::threads_of_tile, 0}, b::finish<T, d>,
+                    x.kernel_problem, gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
     });
 }
 
@@ -90,6 +125,15 @@ std::vector<Traffic> traffic_a(const Problem& problem) {
             {"dQ_sum", tiles * column * problem.d, (tiles + visits) * column * problem.d}};
 }
 
+/// A turn of each half for each visit, and none before the first.
+std::vector<Traffic> traffic_b(const Problem& problem) {
+    std::vector<Traffic> traffic = traffic_a(problem);
+    if (traffic.empty()) return traffic;
+    const std::uint64_t tiles = problem.B * attention::ceil_div(problem.Nq, a_backward::Br(problem.d));
+    traffic.push_back({"turns", 0, problem.Hq * (tiles + count_tiles(problem).tiles) * b_backward::consumers * 4});
+    return traffic;
+}
+
 }  // namespace
 
 void register_backward(ladder::Registry& registry) {
@@ -108,6 +152,20 @@ void register_backward(ladder::Registry& registry) {
                   .launch = launch_a,
                   .exponentials = exponentials,
                   .traffic = traffic_a});
+    registry.add({.stage = "04",
+                  .letter = "b",
+                  .name = "in_turn",
+                  .pass = ladder::Pass::backward,
+                  .fast = true,
+                  .whole_tiles = true,
+                  .row_alignment = 16,
+                  .tensor_maps = true,
+                  .kernel_pattern = "stage04::b_backward::",
+                  .refuses = refuses_backward,
+                  .workspaces = workspaces_b,
+                  .launch = launch_b,
+                  .exponentials = exponentials,
+                  .traffic = traffic_b});
 }
 
 }  // namespace stage04

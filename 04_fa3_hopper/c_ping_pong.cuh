@@ -1,4 +1,21 @@
-// 04c  ping-pong: the two warpgroups of 04b take turns, one multiplies while the other is at its softmax.
+// 04c  ping-pong: the consumers of 04b take turns, one multiplies while the other is at its softmax.
+//
+// In 04b both consumers tend to wait for the tensor cores at the same time and then to leave them idle at the same time. Here two named
+// barriers say whose turn it is: a consumer waits for its own (barrier_sync), orders its products, and hands the turn over
+// (barrier_arrive at the other's). The second gives the first its first turn; the last turn, which nobody wants, is taken at the end,
+// since a barrier half arrived must not be left behind.
+//
+// So that a turn is long enough, the loop is rotated: W V of one tile and S of the next are ordered together. Between turns a
+// consumer has its softmax, for which the other's turn leaves the time: at d = 128 a tile's two products take 1024 clocks a warpgroup at
+// the tensor cores' peak, its 64 x 128 exponentials 512 on the special-function units alone.
+//
+// Producer, barriers, memory and registers as in 04b.
+//
+//   producer, for each key tile:   1. when the slot is empty, start the copy of K;  2. of V
+//   consumer: 3. turn: S of the last key tile; softmax
+//             for each key tile before it:   4. turn: O += W V of the tile walked before, S of this one; release both; softmax
+//             5. turn: O += W V of the last tile walked, the first of the keys
+//   6. O = O / l, L = c m + log l
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -130,10 +147,11 @@ __global__ void __launch_bounds__(threads, 1)
             }
             if (!full_tiles.contains(kv_tile)) {
                 const Range keys = mask.keys(row + 8 * half);
+                const int begin = keys.begin - j0 - 2 * t, end = keys.end - j0 - 2 * t;
 #pragma unroll
                 for (int i = 2 * half; i < Bc / 2; i += 4)
                     for (int e = 0; e < 2; ++e)
-                        if (!keys.contains(j0 + i / 4 * 8 + 2 * t + e)) S[i + e] = -infinity;
+                        if (i / 4 * 8 + e < begin || i / 4 * 8 + e >= end) S[i + e] = -infinity;
             }
             float m_new = m[half];
 #pragma unroll
@@ -169,7 +187,6 @@ __global__ void __launch_bounds__(threads, 1)
     };
 
     const auto issue_S = [&](const Place& place) {
-        mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
         wgmma_fence(S);
 #pragma unroll
         for (int k = 0; k < d / 16; ++k)
@@ -192,6 +209,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (!kv_tiles.empty()) {
         // 3.
         mbarrier_wait_parity(smem.Q_full.address(0), 0);
+        mbarrier_wait_parity(smem.K_full.address(0), 0);
         barrier_sync(own_turn, threads_of_turn);
         issue_S(Place(0));
         barrier_arrive(other_turn, threads_of_turn);
@@ -201,9 +219,10 @@ __global__ void __launch_bounds__(threads, 1)
 
         int n = 1;
         for (int kv_tile = kv_tiles.end - 2; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
-            // 4. This warpgroup's turn: W V of the tile before and S of this one, while the other is at its softmax.
+            // 4. W V of the tile walked before and S of this one, while the other warpgroup is at its softmax.
             const Place before(n - 1), place(n);
             mbarrier_wait_parity(smem.V_full.address(before.slot), before.parity);
+            mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
             barrier_sync(own_turn, threads_of_turn);
             issue_O(before);
             issue_S(place);

@@ -4,6 +4,7 @@
 #include "04_fa3_hopper/backward_stage.h"
 #include "04_fa3_hopper/c_ping_pong.cuh"
 #include "04_fa3_hopper/d_overlap.cuh"
+#include "04_fa3_hopper/e_persistent.cuh"
 #include "04_fa3_hopper/operands.h"
 
 namespace stage04 {
@@ -25,7 +26,7 @@ void with_type_and_d(const Problem& problem, F&& f) {
     return with.template operator()<gpu::bf16>();
 }
 
-/// Launches 04a, 04b or 04c, which take the same operands.
+/// Launches 04a, b, c or d, which take the same operands.
 template <class T, class Kernel>
 void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem, Operands& operands, int Bc) {
     const Maps maps{problem};
@@ -55,20 +56,27 @@ void launch_c(const Problem& problem, Operands& operands) {
     });
 }
 
+void launch_d(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch<T>({"stage04::d::forward", query_tile_ctas(problem, d::Br), d::threads, sizeof(d::Shared<T, d>)},
+                  d::forward<T, d>, problem, operands, d::Bc(d));
+    });
+}
+
 int multiprocessors() {
     static const int count = gpu::device().multiprocessors;  // asking takes longer than a launch
     return count;
 }
 
-void launch_d(const Problem& problem, Operands& operands) {
+void launch_e(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         const Maps maps{problem};
         const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-        const d::Tiles tiles = {attention::ceil_div(problem.Nq, d::Br(d)), problem.B * problem.Hq, masked};
-        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, d::Br(d)), multiprocessors());
-        gpu::launch({"stage04::d::forward", ctas, d::threads(d), sizeof(d::Shared<T, d>)}, d::forward<T, d>,
+        const e::Tiles tiles = {attention::ceil_div(problem.Nq, e::Br(d)), problem.B * problem.Hq, masked};
+        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, e::Br(d)), multiprocessors());
+        gpu::launch({"stage04::e::forward", ctas, e::threads(d), sizeof(e::Shared<T, d>)}, e::forward<T, d>,
                     ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
-                    maps.keys<T>("K", operands.K, d::Bc(d)), maps.keys<T>("V", operands.V, d::Bc(d)),
+                    maps.keys<T>("K", operands.K, e::Bc(d)), maps.keys<T>("V", operands.V, e::Bc(d)),
                     maps.queries<T>("O", operands.O, 64), operands.O.as<T>(), operands.L.as<float>());
     });
 }
@@ -79,7 +87,7 @@ struct TileSize {
 };
 TileSize size_a(const Problem& problem) { return {a::Br, a::Bc(problem.d)}; }
 TileSize size_b(const Problem& problem) { return {b::Br, b::Bc(problem.d)}; }
-TileSize size_d(const Problem& problem) { return {d::Br(problem.d), d::Bc(problem.d)}; }
+TileSize size_e(const Problem& problem) { return {e::Br(problem.d), e::Bc(problem.d)}; }
 
 /// all_Q: of tiles that see no key too. Copies of packed operands bring rows of the next sequence along, which has no simple form.
 std::vector<Traffic> traffic(const Problem& problem, TileSize size, bool all_Q = false) {
@@ -124,7 +132,8 @@ void register_stage(ladder::Registry& registry) {
     add("a", "tma_wgmma", launch_a, size_a, false);
     add("b", "specialised", launch_b, size_b, false);
     add("c", "ping_pong", launch_c, size_b, false);
-    add("d", "overlap", launch_d, size_d, true);
+    add("d", "overlap", launch_d, size_b, false);
+    add("e", "persistent", launch_e, size_e, true);
     register_backward(registry);
 }
 

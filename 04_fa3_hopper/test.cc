@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "common/gpu/emulator/options.h"
 #include "common/verify/run.h"
 #include "common/verify/stage_tests/probe.h"
 #include "common/verify/stage_tests/stage_tests.h"
@@ -16,8 +17,116 @@ using attention::Problem;
 RUNG_TESTS(Stage04Rungs, register_stage);
 
 TEST(Stage04, HasItsRungs) {
-    EXPECT_EQ(verify::rung_names(register_stage),
-              (std::vector<std::string>{"a forward", "b forward", "c forward", "d forward", "a backward"}));
+    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward", "c forward",
+                                                                            "d forward", "a backward", "b backward"}));
+}
+
+// What a forward computes on the way stays on chip; the backward keeps L, D and the sums of dQ in whole tiles.
+TEST(Stage04, ScratchGrowsWithNAtMost) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (int d : {64, 128}) {
+        const std::size_t queries = 1024, Br = d == 64 ? 128 : 64, tiles = queries / Br + 1;
+        const Problem problem = verify::small_problem(queries, queries, d, DataType::bf16);
+        for (const ladder::Rung& rung : registry.rungs()) {
+            const std::size_t turns = rung.letter == "b" ? tiles * 2 * sizeof(int) : 0;
+            const std::size_t expected =
+                rung.pass == ladder::Pass::forward ? 0 : tiles * Br * (2 + d) * sizeof(float) + turns;
+            EXPECT_EQ(verify::workspace_bytes(rung, problem), expected) << rung.title();
+        }
+    }
+}
+
+TEST(Stage04, RefusesOtherHeadDimensionsByName) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (const ladder::Rung& rung : registry.rungs()) {
+        for (int d : {8, 72, 96, 192, 264}) {
+            const auto reason = rung.refuses(verify::small_problem(4, 4, d, DataType::bf16));
+            EXPECT_EQ(reason.value_or(""), "takes d = 64, 128 or 256, not " + std::to_string(d));
+        }
+        const auto reason = rung.refuses(verify::small_problem(4, 4, 256, DataType::bf16));
+        EXPECT_EQ(reason.has_value(), rung.pass == ladder::Pass::backward);
+    }
+}
+
+// d = 256 has tiles of 80 keys, and in 04e O takes the memory of Q.
+TEST(Stage04, HeadDimension256) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (const ladder::Rung& rung : registry.rungs()) {
+        if (rung.pass != ladder::Pass::forward) continue;
+        for (DataType type : {DataType::fp16, DataType::bf16}) {
+            Problem problem = verify::small_problem(200, 250, 256, type);
+            problem.Hq = 2;
+            problem.scale = attention::default_scale(256);
+            problem.window_left = 120;
+            problem.window_right = 20;
+            for (verify::Layout layout : {verify::Layout::dense, verify::Layout::strided})
+                EXPECT_EQ(verify::failure(rung, problem, {.layout = layout}), "");
+        }
+    }
+}
+
+// 04e: more tiles than CTAs, of different lengths, so that a CTA takes several and the rings go round between them.
+TEST(Stage04, PersistentCtasTakeManyTiles) {
+    const ladder::Rung rung = verify::find_rung(register_stage, "e", ladder::Pass::forward);
+    for (int d : {64, 128}) {
+        for (bool causal : {false, true}) {
+            Problem problem = verify::small_problem(70, 190, d, DataType::bf16);
+            problem.B = 20;
+            problem.Hq = problem.Hkv = 8;
+            problem.scale = attention::default_scale(d);
+            if (causal) problem = verify::causal(problem);
+            EXPECT_EQ(verify::failure(rung, problem), "");
+        }
+    }
+}
+
+// Five key tiles add to the same dQ.
+verify::Probe five_key_tiles(int d) {
+    Problem problem = verify::causal(verify::small_problem(130, 600, d, DataType::fp16));
+    problem.scale = attention::default_scale(d);
+    verify::Probe probe(problem);
+    probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, 1);
+    return probe;
+}
+
+#if GPU_EMULATOR
+// B41: how many of the seeds change the rung's bits; its values are right under each.
+int seeds_that_change(const ladder::Rung& rung, int seeds) {
+    const emulator::Options before = emulator::options();
+    const verify::Probe probe = five_key_tiles(64);
+    const verify::Outputs first = probe.run(rung);
+    int changes = 0;
+    for (int seed = 1; seed <= seeds; ++seed) {
+        emulator::Options options = before;
+        options.schedule = seed % 2 == 0 ? emulator::Schedule::random : emulator::Schedule::priority;
+        options.seed = seed;
+        options.resident_ctas = 5;  // all key tiles at once
+        emulator::set_options(options);
+        changes += !(probe.run(rung) == first);
+    }
+    emulator::set_options(before);
+    return changes;
+}
+
+TEST(Stage04, BackwardBRepeatsItsBitsUnderAnySeed) {
+    EXPECT_GT(seeds_that_change(verify::find_rung(register_stage, "a", ladder::Pass::backward), 3), 0);
+    EXPECT_EQ(seeds_that_change(verify::find_rung(register_stage, "b", ladder::Pass::backward), 5), 0);
+}
+TEST(Stage04, SlowBackwardBRepeatsItsBitsUnder200Seeds) {
+    EXPECT_EQ(seeds_that_change(verify::find_rung(register_stage, "b", ladder::Pass::backward), 200), 0);
+}
+#endif
+
+// On whatever machine.
+TEST(Stage04, BackwardBRepeatsItsBitsInManyRuns) {
+    const verify::Probe probe = five_key_tiles(128);
+    const ladder::Rung b = verify::find_rung(register_stage, "b", ladder::Pass::backward);
+    const verify::Outputs first = probe.run(b);
+    const int runs = gpu::device().emulated ? 3 : 100;
+    for (int run = 1; run < runs; ++run) ASSERT_TRUE(probe.run_unjudged(b) == first) << "run " << run;
 }
 
 }  // namespace

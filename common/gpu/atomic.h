@@ -1,4 +1,4 @@
-// Atomic additions in global memory. PTX ISA: red.
+// Atomic additions in global memory, and counts by which CTAs wait for each other. PTX ISA: red, ld.
 #pragma once
 
 #include "common/gpu/memory.h"
@@ -13,6 +13,29 @@ GPU_DEVICE void red_global_add_f32(const Matrix<float>& matrix, int row, int col
     emulator::red_global_add(matrix.region, p, value, site);
 #else
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p), "f"(value) : "memory");
+#endif
+}
+
+/// red.release.gpu.global.add.s32 at (row, column): who reads the sum with ld_acquire_gpu sees what this thread did before.
+GPU_DEVICE void red_release_gpu_add(const Matrix<int>& matrix, int row, int column, int value GPU_SITE) {
+    int* p = matrix.pointer(row, column, 1 GPU_PASS_SITE);
+#if GPU_EMULATOR
+    emulator::red_release_gpu_add(matrix.region, p, value, site);
+#else
+    asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+#endif
+}
+
+/// ld.acquire.gpu.global.s32 at (row, column). In a loop it waits for another CTA, which must have been launched earlier (have a lower
+/// blockIdx): a later one may never begin while this one occupies its place.
+GPU_DEVICE int ld_acquire_gpu(const Matrix<int>& matrix, int row, int column GPU_SITE) {
+    const int* p = matrix.pointer(row, column, 1 GPU_PASS_SITE);
+#if GPU_EMULATOR
+    return emulator::ld_acquire_gpu(matrix.region, p, site);
+#else
+    int value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
 #endif
 }
 

@@ -31,6 +31,7 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         thread.cta = this;
         thread.index = i;
         thread.waiting = {};
+        thread.polled = nullptr;
         thread.copies.clear();
         thread.bulk.clear();
         thread.agent = cluster->add({&thread, this});

@@ -35,6 +35,7 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         steps_ = 0;
         events_ = 1;
         failure_.clear();
+        forget_polling();
         residents_.clear();
         run_residents(shape.ctas);
         for (Cta* cta : residents_)  // there are some only after a failure

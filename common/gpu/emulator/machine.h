@@ -52,6 +52,8 @@ struct Thread {
     Cta* cta = nullptr;
     int index = 0;
     Waiting waiting;
+    const int* polled = nullptr;  // where ld.acquire looked last, and what it found
+    int found = 0;
     Groups<Copy> copies;
     BulkGroups bulk;
     void* engine_fiber = nullptr;  // the race detector's, for all engines that work for this thread
@@ -195,6 +197,9 @@ class Machine {
 };
 
 extern Machine machine;
+
+/// Nobody is parked in ld.acquire any more: a launch begins.
+void forget_polling();
 
 /// "0-3, 7": numbers in order; the lanes of a mask, or the numbers offset + lane.
 std::string ranges(const std::vector<int>& numbers);

@@ -6,8 +6,6 @@ namespace emulator {
 
 Totals totals;
 
-namespace {
-
 void check_region(const Region* region, const void* pointer, int bytes, const char* what, Site site) {
     if (region == nullptr)
         machine.report(std::string(what) + " of global memory through a view that belongs to no gpu::Buffer", site);
@@ -17,6 +15,8 @@ void check_region(const Region* region, const void* pointer, int bytes, const ch
                            " of \"" + region->name + "\", which has " + std::to_string(region->bytes) + " bytes",
                        site);
 }
+
+namespace {
 
 void mark(std::vector<std::uint64_t>& bits, std::size_t offset, int bytes) {
     for (int done = 0; done < bytes;) {

@@ -26,7 +26,9 @@ struct Region {
     }
 };
 
-/// `bytes` at `pointer` lie in `region`, else a report; counts them.
+/// `bytes` at `pointer` lie in `region`, else a report.
+void check_region(const Region* region, const void* pointer, int bytes, const char* what, Site site);
+/// The same, and counts them.
 void count_global_read(const Region* region, const void* pointer, int bytes, const char* instruction, Site site);
 void count_global_write(const Region* region, const void* pointer, int bytes, const char* instruction, Site site);
 

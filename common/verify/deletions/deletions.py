@@ -4,9 +4,9 @@
 A barrier, a wait or a commit that can go without a detector's report is either not needed or not tested. Of each file a
 copy in which every such call can be switched off is compiled in the build's own way, through the .cu files that include
 it, and linked with the driver beside this file. With each call off in turn it is run under the standard schedules until
-one notices. A wait for all but N groups is also weakened to N + 1. What neither a wrong value nor a report of the
-emulator gives away is run under ThreadSanitizer, if that preset is built. Files that this build does not compile are
-listed as such.
+one notices. A wait for all but N groups is also weakened to N + 1, and an arrival that announces bytes to one that does
+not. What neither a wrong value nor a report of the emulator gives away is run under ThreadSanitizer, if that preset is
+built. Files that this build does not compile are listed as such.
 
 Exit 0 if every deletion is noticed and the intact kernels give no report, else 1.
 """
@@ -25,7 +25,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 # Calls that order something. A stage that brings new ones adds them here.
 ORDERING = ["bar_sync", "barrier_sync", "barrier_arrive", "bar_warp_sync", "cp_async_commit_group",
-            "cp_async_wait_group"]
+            "cp_async_wait_group", "mbarrier_init", "fence_mbarrier_init", "mbarrier_arrive",
+            "mbarrier_arrive_expect_tx", "mbarrier_wait_parity", "fence_proxy_async", "cp_async_bulk_commit_group",
+            "cp_async_bulk_wait_group", "cp_async_bulk_wait_group_read", "wgmma_fence", "wgmma_commit_group",
+            "wgmma_wait_group",
+            "arrive"]  # 04d: mbarrier_arrive by one thread of a warpgroup
+# Waits for all but so many groups, their template argument.
+WAITS = {"cp_async_wait_group", "cp_async_bulk_wait_group", "cp_async_bulk_wait_group_read", "wgmma_wait_group"}
 
 TIMEOUT = 300  # seconds of one run of the driver under the standard schedules
 TIMEOUT_A_SEED = 10  # and of what --seeds adds
@@ -70,6 +76,24 @@ def call_end(text, open_parenthesis):
     raise ValueError("a parenthesis is not closed")
 
 
+def weaker_call(name, text, begin, group, end):
+    """A call that orders less than the one at text[begin:end], in the form (expression, change in words); None if there is none.
+
+    group: where the call's template argument stands, angle brackets included, or (-1, -1).
+    """
+    if name in WAITS:
+        groups = text[slice(*group)].strip("<> ")
+        weaker = f"<{int(groups) + 1 if groups.isdigit() else groups + ' + 1'}>"
+        return text[begin : group[0]] + weaker + text[group[1] : end], f"weakened to `{weaker}`"
+    if name == "mbarrier_arrive_expect_tx":
+        first, depth = begin + len(name) + 1, 0
+        for comma in range(first, end):
+            depth += {"(": 1, ")": -1}.get(text[comma], 0)
+            if text[comma] == "," and depth == 0:
+                return f"mbarrier_arrive({text[first:comma]})", "weakened to an arrival without bytes"
+    return None
+
+
 def mutants(file):
     """All deletions and weakenings of a kernel file. Calls of the same words are numbered in the order of the file."""
     text = file.read_text()
@@ -83,11 +107,8 @@ def mutants(file):
         seen[words] += 1
         which = f"{ordinal(seen[words])} `{words}`"
         found.append(Mutant(file, call.start(), end, "void()", which, "deleted"))
-        if call[1] == "cp_async_wait_group":
-            groups = call[2].strip("<> ")
-            weaker = f"<{int(groups) + 1 if groups.isdigit() else groups + ' + 1'}>"
-            replacement = text[call.start() : call.start(2)] + weaker + text[call.end(2) : end]
-            found.append(Mutant(file, call.start(), end, replacement, which, f"weakened to `{weaker}`"))
+        if weaker := weaker_call(call[1], text, call.start(), call.span(2), end):
+            found.append(Mutant(file, call.start(), end, weaker[0], which, weaker[1]))
     return found
 
 

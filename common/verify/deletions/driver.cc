@@ -15,7 +15,9 @@ namespace {
 using attention::DataType;
 using attention::Problem;
 
-// Several tiles each way, so that every buffer is filled again while others may still read it; and one tile alone.
+// Several tiles each way, so that every buffer is filled again while others may still read it; one tile alone; sequences
+// whose tiles end in the next one's rows; and the largest d, for which some rungs have another plan of shared memory. More query tiles
+// than two CTAs, for rungs whose CTAs take one after the other.
 std::vector<Problem> problems() {
     Problem causal_group;
     causal_group.Hq = 2;
@@ -30,7 +32,20 @@ std::vector<Problem> problems() {
     wide.scale = attention::default_scale(128);
     Problem one_tile;
     one_tile.Nq = one_tile.Nk = 9;
-    return {one_tile, wide, causal_group};
+    Problem packed;
+    packed.B = 2;
+    packed.Nq = 200;
+    packed.Nk = 150;
+    packed.cu_q = {0, 70, 270};
+    packed.cu_k = {0, 150, 290};
+    packed.type = DataType::fp16;
+    Problem widest;
+    widest.Hq = 3;
+    widest.Nq = 20;
+    widest.Nk = 170;
+    widest.d = 256;
+    widest.scale = attention::default_scale(256);
+    return {one_tile, wide, causal_group, packed, widest};
 }
 
 std::vector<emulator::Options> seeded_schedules(int seeds) {

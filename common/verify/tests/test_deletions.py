@@ -22,6 +22,14 @@ barrier_sync(1 + warp(0), 64);
 }  // namespace stage02::b
 """
 
+ARRIVALS = """namespace stage02::b {
+mbarrier_arrive(full(0, 1));
+mbarrier_arrive_expect_tx(full(0, 1), sizeof(K) + 8);
+wgmma_wait_group<1>(S, W);
+const auto arrive = [&] { };
+}  // namespace stage02::b
+"""
+
 
 class Deletions(unittest.TestCase):
     def setUp(self):
@@ -59,6 +67,17 @@ cp_async_wait_group<slots - 2>());
 (chosen_change == 6 ? void() : barrier_sync(1 + warp(0), 64));
 }  // namespace stage02::b
 """)
+
+    def test_an_arrival_loses_its_bytes_and_a_wait_for_products_is_weakened(self):
+        self.file.write_text(ARRIVALS)
+        found = deletions.mutants(self.file)
+        self.assertEqual([(m.which, m.change, m.replacement) for m in found],
+                         [("1st `mbarrier_arrive(full(0, 1))`", "deleted", "void()"),
+                          ("1st `mbarrier_arrive_expect_tx(full(0, 1), sizeof(K) + 8)`", "deleted", "void()"),
+                          ("1st `mbarrier_arrive_expect_tx(full(0, 1), sizeof(K) + 8)`",
+                           "weakened to an arrival without bytes", "mbarrier_arrive(full(0, 1))"),
+                          ("1st `wgmma_wait_group<1>(S, W)`", "deleted", "void()"),
+                          ("1st `wgmma_wait_group<1>(S, W)`", "weakened to `<2>`", "wgmma_wait_group<2>(S, W)")])
 
     def test_a_file_is_compiled_through_what_includes_it(self):
         folder = self.file.parent

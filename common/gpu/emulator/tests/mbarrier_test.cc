@@ -213,6 +213,70 @@ TEST(Mbarrier, TryWaitMayFailWithoutReason) {
     EXPECT_LT(failures, 50);
 }
 
+/// Rows on their way from a producer, thread 0, to a consumer, thread 32, through one place: what the two wait for.
+struct Parities {
+    int full = 0, empty = 1;  // of the first turn; they flip
+    bool full_flips = true, empty_flips = true;
+};
+void two_turns(gpu::Matrix<const float> source, Parities parities, float* sum) {
+    auto& shared = gpu::shared_memory<Shared>();
+    const std::uint32_t full = shared.barrier.address(0), empty = shared.barrier.address(1);
+    if (threadIdx.x == 0) {
+        gpu::mbarrier_init(full, 1);
+        gpu::mbarrier_init(empty, 1);
+        gpu::fence_mbarrier_init();
+    }
+    gpu::bar_sync();
+    for (int turn = 0; turn < 2; ++turn) {
+        if (threadIdx.x == 0) {
+            gpu::mbarrier_wait_parity(empty, parities.empty ^ (parities.empty_flips ? turn : 0));
+            gpu::mbarrier_arrive_expect_tx(full, 256);
+            gpu::cp_async_bulk(shared.row.address(0, 0), source, turn, 0, 256, full);
+        }
+        if (threadIdx.x == 32) {
+            gpu::mbarrier_wait_parity(full, parities.full ^ (parities.full_flips ? turn : 0));
+            *sum += shared.row(0, 63);
+            gpu::mbarrier_arrive(empty);
+        }
+    }
+}
+
+TEST(Mbarrier, WrongParityTiny) {
+    const Source source;
+    float sum = 0;
+    expect_clean(64, two_turns, source.rows(), Parities{}, &sum);
+    EXPECT_EQ(sum, 2 * 3 * all_schedules());
+    const auto reports = [&](const char* words, Parities parities) {
+        expect_reports(words, 64, two_turns, source.rows(), parities, &sum);
+    };
+    reports("deadlock", {.empty = 0});                              // the place is never empty
+    reports("shared memory offset 252", {.full = 1});               // a place that nothing has come to is full
+    reports("shared memory offset 252", {.full_flips = false});     // and still full of what came first
+    reports("cp.async.bulk of 256 bytes", {.empty_flips = false});  // and empty while it is read
+}
+
+/// Two rows are counted by one phase, for which `announced` bytes are announced in place of 512.
+void announced_bytes(gpu::Matrix<const float> source, int announced) {
+    auto& shared = start(1);
+    const std::uint32_t barrier = shared.barrier.address(0);
+    if (threadIdx.x == 0) {
+        gpu::mbarrier_arrive_expect_tx(barrier, announced);
+        for (int row = 0; row < 2; ++row) gpu::cp_async_bulk(shared.row.address(row, 0), source, row, 0, 256, barrier);
+    }
+    gpu::mbarrier_wait_parity(barrier, 0);
+    for (int row = 0; row < 2; ++row) static_cast<void>(float{shared.row(row, 0)});
+}
+
+TEST(Mbarrier, WrongNumberOfBytesTiny) {
+    const Source source;
+    expect_clean(2, announced_bytes, source.rows(), 512);
+    expect_reports("phase 0 waits for 0 of 1 arrivals and 16 bytes", 2, announced_bytes, source.rows(), 528);
+    expect_reports("phase 0 waits for 0 of 1 arrivals and -16 bytes (more have come than were announced)", 2,
+                   announced_bytes, source.rows(), 496);
+    expect_reports("the bytes are the destination of a copy in flight", 2, announced_bytes, source.rows(), 256);
+    expect_reports("", 2, announced_bytes, source.rows(), 0);
+}
+
 // ---- arrivals ----
 
 void too_many_arrivals(gpu::Matrix<const float> source) {

@@ -63,6 +63,8 @@ PROBE mma_sync_fp16(float* out, MmaOperands x) { multiply<fp16>(out, x); }
 PROBE mma_sync_bf16(float* out, MmaOperands x) { multiply<bf16>(out, x); }
 
 PROBE red_global_add_f32(Matrix<float> sums, float value) { gpu::red_global_add_f32(sums, 0, 0, value); }
+PROBE red_release_gpu_add(Matrix<int> counts, int value) { gpu::red_release_gpu_add(counts, 0, 0, value); }
+PROBE ld_acquire_gpu(int* out, Matrix<int> counts) { *out = gpu::ld_acquire_gpu(counts, 0, 0); }
 PROBE load_vector_4(float* out, Matrix<const float> source) {
     const auto v = source.load4(0, 0);
     for (int i = 0; i < 4; ++i) out[i] = v[i];
