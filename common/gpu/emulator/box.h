@@ -24,15 +24,15 @@ struct Box {
     /// What an mbarrier counts: all of it, inside the tensor or not.
     int bytes() const { return rows() * row_bytes(); }
 
-    /// Where a byte lies that would lie at `address` without a swizzle: of the three address bits above the 128-byte line as many as the
-    /// span has chunks are added, modulo 2, to those of the 16-byte chunk.
+    /// Where a byte lies that would lie at `address` without a swizzle: of the three address bits above the 128-byte
+    /// line as many as the span has chunks are added, modulo 2, to those of the 16-byte chunk.
     std::uint32_t swizzled(std::uint32_t address) const {
         const auto chunks = static_cast<std::uint32_t>(map.swizzle_bytes / 16);
         return chunks == 0 ? address : address ^ (address >> 7 & (chunks - 1)) << 4;
     }
 
-    /// visit(row, first, bytes, global): bytes [first, first + bytes) of the row are inside the tensor, and `global` is where they lie there;
-    /// bytes == 0 if none are.
+    /// visit(row, first, bytes, global): bytes [first, first + bytes) of the row are inside the tensor, and `global` is
+    /// where they lie there; bytes == 0 if none are.
     template <class Visit>
     void for_each_row(Visit visit) const {
         const std::int64_t low = std::max<std::int64_t>(0, -std::int64_t{begin[0]});

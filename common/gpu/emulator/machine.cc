@@ -85,7 +85,8 @@ Thread* Machine::choose() {
     }
 }
 
-/// No thread can go on. Those in try_wait may give up, as if a time had run out; false if nothing has happened since they did.
+/// No thread can go on. Those in try_wait may give up, as if a time had run out; false if nothing has happened since
+/// they did.
 bool Machine::time_out() {
     bool any = false;
     for (Cta* cta : residents_)

@@ -69,8 +69,8 @@ void arrive(Thread& thread, Mbarrier& barrier, int bytes, const char* instructio
     test(barrier);
 }
 
-/// The wait is for the current phase or the one before it. Which phase the thread means: the last that it knows to be complete or the next,
-/// whichever has this parity.
+/// The wait is for the current phase or the one before it. Which phase the thread means: the last that it knows to be
+/// complete or the next, whichever has this parity.
 void check_phase(const Thread& thread, const Mbarrier& barrier, int parity, const char* instruction, Site site) {
     const auto known = static_cast<std::int64_t>(thread.past->known(barrier.agent)) - 1;
     const std::int64_t meant = (known & 1) == parity ? known : known + 1;
