@@ -277,7 +277,7 @@ void bulk_wait_group(int pending, bool read, Site site) {
         tsan::acquire(store.done);
     }
     if (covered > 0) {
-        bulk.seen_read = bulk.committed - static_cast<std::uint32_t>(groups - covered);
+        bulk.seen_read = std::max(bulk.seen_read, bulk.committed - static_cast<std::uint32_t>(groups - covered));
         learn(thread, bulk.agent, bulk.seen_read);
     }
     if (read) return;

@@ -29,7 +29,8 @@ ORDERING = ["bar_sync", "barrier_sync", "barrier_arrive", "bar_warp_sync", "cp_a
             "mbarrier_arrive_expect_tx", "mbarrier_wait_parity", "fence_proxy_async", "cp_async_bulk_commit_group",
             "cp_async_bulk_wait_group", "cp_async_bulk_wait_group_read", "wgmma_fence", "wgmma_commit_group",
             "wgmma_wait_group",
-            "arrive"]  # 04d: mbarrier_arrive by one thread of a warpgroup
+            "arrive",  # 04d: mbarrier_arrive by one thread of a warpgroup
+            "ld_acquire_gpu", "red_release_gpu_add"]
 # Waits for all but so many groups, their template argument.
 WAITS = {"cp_async_wait_group", "cp_async_bulk_wait_group", "cp_async_bulk_wait_group_read", "wgmma_wait_group"}
 
@@ -103,10 +104,14 @@ def mutants(file):
     names = "|".join(ORDERING)
     for call in re.finditer(rf"\b({names})\s*(<[^<>()]*>)?\s*\(", code):
         end = call_end(code, call.end() - 1)
+        deleted = "void()"
+        if call[1] == "ld_acquire_gpu":  # in a loop that waits while it is not the number wanted
+            end += re.match(r" != \w+", code[end:]).end()
+            deleted = "false"
         words = " ".join(text[call.start() : end].split())
         seen[words] += 1
         which = f"{ordinal(seen[words])} `{words}`"
-        found.append(Mutant(file, call.start(), end, "void()", which, "deleted"))
+        found.append(Mutant(file, call.start(), end, deleted, which, "deleted"))
         if weaker := weaker_call(call[1], text, call.start(), call.span(2), end):
             found.append(Mutant(file, call.start(), end, weaker[0], which, weaker[1]))
     return found
@@ -213,7 +218,7 @@ def noticed(build, driver, *arguments, change=-1, timeout=TIMEOUT):
 def clause(report):
     """What a report says first, without places that move with every edit or differ between machines."""
     first = re.split(r", issued by|; ", report.splitlines()[0])[0]
-    return re.sub(r" at \w+ memory offset \d+| \(warp \d+, lane \d+\)", "", first)
+    return re.sub(r" at \w+ memory offset \d+| \(warp \d+, lane \d+\)| at \S+:\d+", "", first)
 
 
 def judge(build, driver, mutant):

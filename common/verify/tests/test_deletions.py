@@ -26,6 +26,7 @@ ARRIVALS = """namespace stage02::b {
 mbarrier_arrive(full(0, 1));
 mbarrier_arrive_expect_tx(full(0, 1), sizeof(K) + 8);
 wgmma_wait_group<1>(S, W);
+while (ld_acquire_gpu(turn, 0, 1) != before) {}
 const auto arrive = [&] { };
 }  // namespace stage02::b
 """
@@ -77,7 +78,8 @@ cp_async_wait_group<slots - 2>());
                           ("1st `mbarrier_arrive_expect_tx(full(0, 1), sizeof(K) + 8)`",
                            "weakened to an arrival without bytes", "mbarrier_arrive(full(0, 1))"),
                           ("1st `wgmma_wait_group<1>(S, W)`", "deleted", "void()"),
-                          ("1st `wgmma_wait_group<1>(S, W)`", "weakened to `<2>`", "wgmma_wait_group<2>(S, W)")])
+                          ("1st `wgmma_wait_group<1>(S, W)`", "weakened to `<2>`", "wgmma_wait_group<2>(S, W)"),
+                          ("1st `ld_acquire_gpu(turn, 0, 1) != before`", "deleted", "false")])
 
     def test_a_file_is_compiled_through_what_includes_it(self):
         folder = self.file.parent
@@ -103,6 +105,9 @@ cp_async_wait_group<slots - 2>());
         self.assertEqual(deletions.verdict(self.finished(1, json.dumps(found))),
                          ("protocol report", "random, seed 2",
                           "ldmatrix of 16 bytes: the bytes are the destination of a cp.async in flight"))
+        found["report"] = "write of 4 bytes at shared memory offset 8: wgmma issued by thread 1 at /home/y.cuh:7 may read"
+        self.assertEqual(deletions.verdict(self.finished(1, json.dumps(found)))[2],
+                         "write of 4 bytes: wgmma issued by thread 1 may read")
         race = "schedule reverse, seed 1\nWARNING: ThreadSanitizer: data race (pid=1)\n"
         self.assertEqual(deletions.verdict(self.finished(66, "", race)),
                          ("race report (ThreadSanitizer)", "reverse, seed 1", "data race (pid=1)"))

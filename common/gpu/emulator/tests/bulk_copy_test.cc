@@ -487,6 +487,24 @@ TEST(BulkAdd, WaitsCoverExactlyTheirGroups) {
     EXPECT_EQ(sink[1], 0);
 }
 
+/// A wait for less than an earlier one covered takes nothing back.
+void weaker_wait(gpu::Matrix<float> out) {
+    auto& shared = gpu::shared_memory<Rows>();
+    for (int i = 0; i < 2; ++i) {
+        shared.row.store(i, 0, gpu::Vector<float, 4>{1, 1, 1, 1});
+        gpu::fence_proxy_async();
+        gpu::cp_reduce_async_bulk_add(out, i, 0, shared.row.address(i, 0), 16);
+        gpu::cp_async_bulk_commit_group();
+    }
+    gpu::cp_async_bulk_wait_group_read<0>();
+    gpu::cp_async_bulk_wait_group<1>();
+}
+
+TEST(BulkAdd, WaitsTakeNothingBack) {
+    gpu::Buffer buffer("out", 2 * 16);
+    expect_clean(1, weaker_wait, buffer.tensor<float>(0, 0, 4, 4).matrix(0, 0, 0, 2));
+}
+
 void wait_by_another(gpu::Matrix<float> out) {
     auto& shared = start<Rows>();
     if (threadIdx.x == 0) {

@@ -249,10 +249,11 @@ TEST(Mbarrier, WrongParityTiny) {
     const auto reports = [&](const char* words, Parities parities) {
         expect_reports(words, 64, two_turns, source.rows(), parities, &sum);
     };
-    reports("deadlock", {.empty = 0});                              // the place is never empty
-    reports("shared memory offset 252", {.full = 1});               // a place that nothing has come to is full
-    reports("shared memory offset 252", {.full_flips = false});     // and still full of what came first
-    reports("cp.async.bulk of 256 bytes", {.empty_flips = false});  // and empty while it is read
+    // The words are those of the rule that the schedule comes to first.
+    reports("deadlock", {.empty = 0});                                // the place is never empty
+    reports("", {.full = 1});                                         // full before anything has come
+    reports("nobody has waited for phase 0", {.full_flips = false});  // still full of what came first
+    reports("", {.empty_flips = false});                              // empty while it is read
 }
 
 /// Two rows are counted by one phase, for which `announced` bytes are announced in place of 512.
@@ -273,7 +274,7 @@ TEST(Mbarrier, WrongNumberOfBytesTiny) {
     expect_reports("phase 0 waits for 0 of 1 arrivals and 16 bytes", 2, announced_bytes, source.rows(), 528);
     expect_reports("phase 0 waits for 0 of 1 arrivals and -16 bytes (more have come than were announced)", 2,
                    announced_bytes, source.rows(), 496);
-    expect_reports("the bytes are the destination of a copy in flight", 2, announced_bytes, source.rows(), 256);
+    expect_reports("read of 4 bytes at shared memory offset ", 2, announced_bytes, source.rows(), 256);
     expect_reports("", 2, announced_bytes, source.rows(), 0);
 }
 
