@@ -97,7 +97,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                     cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0,
                                             int(sequence.first_key) + kv_tile * Bc, 0, kv_head, sequence.batch, full);
                 }
-                bar_warp_sync(all_lanes);
             };
             const auto load_V = [&](int kv_tile) {
                 const Place place(V_count++);
@@ -112,7 +111,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                     cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, int(sequence.first_key) + j0, 0,
                                             kv_head, sequence.batch, hidden ? landed : full);
                 }
-                bar_warp_sync(all_lanes);
                 if (hidden) {  // zero times a NaN is a NaN: zeros take their place
                     mbarrier_wait_parity(landed, landed_count++ % 2);
                     for (int row = 0; row < Bc; ++row)
@@ -122,7 +120,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                     fence_proxy_async();
                     bar_warp_sync(all_lanes);
                     if (elect_sync()) mbarrier_arrive(full);
-                    bar_warp_sync(all_lanes);
                 }
             };
 
@@ -135,7 +132,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                                             int(sequence.first_query) + i0 + 64 * part, 0, h, sequence.batch,
                                             smem.Q_full.address(0));
             }
-            bar_warp_sync(all_lanes);
             for (int kv_tile = kv_tiles.end - 1; kv_tile >= kv_tiles.begin; --kv_tile) {
                 if (kv_tile > kv_tiles.begin) load_K(kv_tile - 1);
                 load_V(kv_tile);
