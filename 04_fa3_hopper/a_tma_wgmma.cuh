@@ -165,7 +165,6 @@ __global__ void __launch_bounds__(threads, d <= 128 ? 2 : 1)
         wgmma_wait_group<0>(O_rmem, W);
 
         // 5.
-        bar_sync();
         if (threadIdx.x == 0 && kv_tile > kv_tiles.begin) load_K_and_V(kv_tile - 1);
     }
 

@@ -170,7 +170,6 @@ __global__ void __launch_bounds__(threads, 1)
                     cp_async_bulk_tensor_5d(smem.K.address(), K_map, 0, j, 0, kv_head, sequence.batch, full);
                     cp_async_bulk_tensor_5d(smem.V.address(), V_map, 0, j, 0, kv_head, sequence.batch, full);
                 }
-                bar_warp_sync(all_lanes);
                 if (hidden) {
                     mbarrier_wait_parity(landed, n_landed++ % 2);
                     zero_hidden(smem.K, j0, seen);
@@ -178,7 +177,6 @@ __global__ void __launch_bounds__(threads, 1)
                     fence_proxy_async();
                     bar_warp_sync(all_lanes);
                     if (elect_sync()) mbarrier_arrive(smem.KV_full.address(0));
-                    bar_warp_sync(all_lanes);
                 }
             }
             for (int n = 0; n < steps; ++n) {
@@ -195,14 +193,12 @@ __global__ void __launch_bounds__(threads, 1)
                         cp_async_bulk(column.address(0), source.matrix(0, head, scratch + q_tile, 1), 0, 0,
                                       Br * sizeof(float), barrier);
                     }
-                    bar_warp_sync(all_lanes);
                     if (hidden) {
                         mbarrier_wait_parity(landed, n_landed++ % 2);
                         zero_hidden(tile, i0, seeing);
                         fence_proxy_async();
                         bar_warp_sync(all_lanes);
                         if (elect_sync()) mbarrier_arrive(full);
-                        bar_warp_sync(all_lanes);
                     }
                 };
                 load(smem.Q[place.slot], Q_map, smem.L[place.slot], L_log2, smem.Q_full.address(place.slot),
@@ -210,23 +206,19 @@ __global__ void __launch_bounds__(threads, 1)
                 load(smem.dO[place.slot], dO_map, smem.D[place.slot], D, smem.dO_full.address(place.slot),
                      smem.dO_empty.address(place.slot));
             }
-        } else if (warp_id() == 1 || warp_id() == 2) {
-            // ---- dQ leaves: a warp for each half of it ----
+        } else if ((warp_id() == 1 || warp_id() == 2) && lane_id() == 0) {
+            // ---- dQ leaves: one lane for each half of it ----
             constexpr int elements = Br * d / consumers;
             const int part = warp_id() - 1;
             for (int n = 0; n < steps; ++n) {
                 const auto dQ_sum_gmem = dQ_sum.matrix(0, head_of(n), scratch + tile_of(n), 1);
                 mbarrier_wait_parity(smem.dQ_full.address(part), n % 2);
-                if (lane_id() == 0) {
-                    cp_reduce_async_bulk_add(dQ_sum_gmem, 0, part * elements, smem.dQ[part].address(0),
-                                             elements * sizeof(float));
-                    cp_async_bulk_commit_group();
-                    cp_async_bulk_wait_group_read<0>();
-                    mbarrier_arrive(smem.dQ_empty.address(part));
-                }
-                bar_warp_sync(all_lanes);
+                cp_reduce_async_bulk_add(dQ_sum_gmem, 0, part * elements, smem.dQ[part].address(0),
+                                         elements * sizeof(float));
+                cp_async_bulk_commit_group();
+                cp_async_bulk_wait_group_read<0>();
+                mbarrier_arrive(smem.dQ_empty.address(part));
             }
-            if (lane_id() == 0) cp_async_bulk_wait_group<0>();
         }
         return;
     }
@@ -303,7 +295,6 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
         for (int k = 0; k < Br / 16; ++k)
             wgmma_m64k16<T, Major::mn>(dV_rmem, P_rmem[k], dO_smem.mn_major(16 * k, 0), true);
-        wgmma_commit_group();
 
         // 5. Both warpgroups' dS is there: dQ = dS K, this warpgroup's half of it; then dK += dS^T Q.
         barrier_sync(1, consumers * warpgroup_size);

@@ -164,7 +164,6 @@ __global__ void __launch_bounds__(threads, 1)
                     cp_async_bulk_tensor_5d(smem.K.address(), K_map, 0, j, 0, kv_head, sequence.batch, full);
                     cp_async_bulk_tensor_5d(smem.V.address(), V_map, 0, j, 0, kv_head, sequence.batch, full);
                 }
-                bar_warp_sync(all_lanes);
                 if (hidden) {
                     mbarrier_wait_parity(landed, n_landed++ % 2);
                     zero_hidden(smem.K, j0, seen);
@@ -172,7 +171,6 @@ __global__ void __launch_bounds__(threads, 1)
                     fence_proxy_async();
                     bar_warp_sync(all_lanes);
                     if (elect_sync()) mbarrier_arrive(smem.KV_full.address(0));
-                    bar_warp_sync(all_lanes);
                 }
             }
             for (int n = 0; n < steps; ++n) {
@@ -189,14 +187,12 @@ __global__ void __launch_bounds__(threads, 1)
                         cp_async_bulk(column.address(0), source.matrix(0, head, scratch + q_tile, 1), 0, 0,
                                       Br * sizeof(float), barrier);
                     }
-                    bar_warp_sync(all_lanes);
                     if (hidden) {
                         mbarrier_wait_parity(landed, n_landed++ % 2);
                         zero_hidden(tile, i0, seeing);
                         fence_proxy_async();
                         bar_warp_sync(all_lanes);
                         if (elect_sync()) mbarrier_arrive(full);
-                        bar_warp_sync(all_lanes);
                     }
                 };
                 load(smem.Q[place.slot], Q_map, smem.L[place.slot], L_log2, smem.Q_full.address(place.slot),
@@ -204,8 +200,8 @@ __global__ void __launch_bounds__(threads, 1)
                 load(smem.dO[place.slot], dO_map, smem.D[place.slot], D, smem.dO_full.address(place.slot),
                      smem.dO_empty.address(place.slot));
             }
-        } else if (warp_id() == 1 || warp_id() == 2) {
-            // ---- dQ leaves: a warp for each half of it ----
+        } else if ((warp_id() == 1 || warp_id() == 2) && lane_id() == 0) {
+            // ---- dQ leaves: one lane for each half of it ----
             constexpr int elements = Br * d / consumers;
             const int part = warp_id() - 1;
             for (int n = 0; n < steps; ++n) {
@@ -214,17 +210,14 @@ __global__ void __launch_bounds__(threads, 1)
                 // The key tiles before this one that these queries see.
                 const int before = j0 / Bc - mask.key_tiles(tile_of(n) * Br, Br, Bc).begin;
                 mbarrier_wait_parity(smem.dQ_full.address(part), n % 2);
-                if (lane_id() == 0) {
-                    while (ld_acquire_gpu(turn, 0, part) != before) {
-                    }
-                    cp_reduce_async_bulk_add(dQ_sum_gmem, 0, part * elements, smem.dQ[part].address(0),
-                                             elements * sizeof(float));
-                    cp_async_bulk_commit_group();
-                    cp_async_bulk_wait_group<0>();
-                    red_release_gpu_add(turn, 0, part, 1);
-                    mbarrier_arrive(smem.dQ_empty.address(part));
+                while (ld_acquire_gpu(turn, 0, part) != before) {
                 }
-                bar_warp_sync(all_lanes);
+                cp_reduce_async_bulk_add(dQ_sum_gmem, 0, part * elements, smem.dQ[part].address(0),
+                                         elements * sizeof(float));
+                cp_async_bulk_commit_group();
+                cp_async_bulk_wait_group<0>();
+                red_release_gpu_add(turn, 0, part, 1);
+                mbarrier_arrive(smem.dQ_empty.address(part));
             }
         }
         return;
@@ -302,7 +295,6 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
         for (int k = 0; k < Br / 16; ++k)
             wgmma_m64k16<T, Major::mn>(dV_rmem, P_rmem[k], dO_smem.mn_major(16 * k, 0), true);
-        wgmma_commit_group();
 
         // 5. Both warpgroups' dS is there: dQ = dS K, this warpgroup's half of it; then dK += dS^T Q.
         barrier_sync(1, consumers * warpgroup_size);

@@ -90,7 +90,6 @@ __global__ void __launch_bounds__(threads, 1)
                 cp_async_bulk_tensor_5d(smem.Q[part].address(), Q_map, 0, int(sequence.first_query) + i0 + 64 * part, 0,
                                         h, sequence.batch, smem.Q_full.address(0));
         }
-        bar_warp_sync(all_lanes);
         for (int kv_tile = kv_tiles.end - 1, n = 0, n_landed = 0; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
             const Place place(n);
             const int j0 = kv_tile * Bc, j = int(sequence.first_key) + j0;
@@ -104,7 +103,6 @@ __global__ void __launch_bounds__(threads, 1)
                 cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0, j, 0, kv_head, sequence.batch, K_full);
             }
             marks(Mark::copy_K);
-            bar_warp_sync(all_lanes);
 
             // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
@@ -116,7 +114,6 @@ __global__ void __launch_bounds__(threads, 1)
                 cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, j, 0, kv_head, sequence.batch, landed);
             }
             marks(Mark::copy_V);
-            bar_warp_sync(all_lanes);
             if (hidden) {
                 mbarrier_wait_parity(landed, n_landed++ % 2);
                 for (int i = lane_id(); i < Bc * d / 8; i += warp_size)
@@ -125,7 +122,6 @@ __global__ void __launch_bounds__(threads, 1)
                 fence_proxy_async();
                 bar_warp_sync(all_lanes);
                 if (elect_sync()) mbarrier_arrive(V_full);
-                bar_warp_sync(all_lanes);
             }
         }
         return;

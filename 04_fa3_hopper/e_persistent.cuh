@@ -117,7 +117,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                     cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0,
                                             int(sequence.first_key) + kv_tile * Bc, 0, kv_head, sequence.batch, full);
                 }
-                bar_warp_sync(all_lanes);
             };
             const auto load_V = [&](int kv_tile) {
                 const Place place(V_count++);
@@ -132,7 +131,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                     cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, int(sequence.first_key) + j0, 0,
                                             kv_head, sequence.batch, hidden ? landed : full);
                 }
-                bar_warp_sync(all_lanes);
                 if (hidden) {  // zero times a NaN is a NaN: zeros take their place
                     mbarrier_wait_parity(landed, landed_count++ % 2);
                     for (int row = 0; row < Bc; ++row)
@@ -142,7 +140,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                     fence_proxy_async();
                     bar_warp_sync(all_lanes);
                     if (elect_sync()) mbarrier_arrive(full);
-                    bar_warp_sync(all_lanes);
                 }
             };
 
@@ -155,7 +152,6 @@ __global__ void __launch_bounds__(threads(d), 1)
                                             int(sequence.first_query) + i0 + 64 * part, 0, h, sequence.batch,
                                             smem.Q_full.address(0));
             }
-            bar_warp_sync(all_lanes);
             for (int kv_tile = kv_tiles.end - 1; kv_tile >= kv_tiles.begin; --kv_tile) {
                 if (kv_tile > kv_tiles.begin) load_K(kv_tile - 1);
                 load_V(kv_tile);
@@ -328,11 +324,11 @@ __global__ void __launch_bounds__(threads(d), 1)
         // 9. O = O / l through shared memory: the store of the tile before has been read, and nobody needs Q any more.
         constexpr bool own_memory = d < 256;
         auto& O_smem = own_memory ? smem.O[own] : smem.Q[own];
-        if (own_memory && thread == 0) {
-            mbarrier_arrive(smem.Q_empty.address(0));
-            cp_async_bulk_wait_group_read<0>();
+        if (own_memory) {
+            if (thread == 0) cp_async_bulk_wait_group_read<0>();
+            barrier_sync(own_barrier, warpgroup_size);
+            if (thread == 0) mbarrier_arrive(smem.Q_empty.address(0));  // all 128 threads have seen that Q was there
         }
-        if (own_memory) barrier_sync(own_barrier, warpgroup_size);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             l[half] += shfl_sync_bfly(l[half], 1);

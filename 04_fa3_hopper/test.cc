@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "common/gpu/emulator/options.h"
 #include "common/verify/run.h"
 #include "common/verify/stage_tests/probe.h"
@@ -80,6 +83,59 @@ TEST(Stage04, PersistentCtasTakeManyTiles) {
             problem.scale = attention::default_scale(d);
             if (causal) problem = verify::causal(problem);
             EXPECT_EQ(verify::failure(rung, problem), "");
+        }
+    }
+}
+
+// B39: one channel 50 times the others, and a second sequence that is the first once more.
+TEST(Stage04, B39_LargestHeadDimensionAndASecondSequence) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (const ladder::Rung& rung : registry.rungs()) {
+        if (rung.pass != ladder::Pass::backward) continue;
+        // Under one key tile, so that 04a has one order of additions too.
+        verify::Probe probe(verify::causal(verify::small_problem(97, 97, 128, DataType::bf16)));
+        probe.problem.B = 2;
+        probe.problem.scale = attention::default_scale(128);
+        probe.inputs = attention::make_inputs(probe.problem, attention::InputLaw::normal, 3);
+        for (attention::HostTensor* tensor : {&probe.inputs.Q, &probe.inputs.K, &probe.inputs.V, &probe.inputs.dO}) {
+            for (int i = 0; i < 97; ++i) {
+                float& outlier = tensor->row(0, 0, i)[7];
+                outlier = attention::round_to(DataType::bf16, 50 * outlier);
+                std::copy_n(tensor->row(0, 0, i), 128, tensor->row(1, 0, i));
+            }
+        }
+        const verify::Outputs outputs = probe.run(rung);
+        for (const attention::HostTensor* tensor : {&outputs.dQ, &outputs.dK, &outputs.dV})
+            EXPECT_TRUE(std::equal(tensor->row(0, 0, 0), tensor->row(1, 0, 0), tensor->row(1, 0, 0))) << rung.title();
+    }
+}
+
+// B09, B46: tiles that copies bring begin and end in other sequences, whose rows are NaN; a CTA takes tiles of several of them.
+TEST(Stage04, B09_B46_CopiesBringNaNOfOtherSequences) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (const ladder::Rung& rung : registry.rungs()) {
+        for (int d : {64, 128, 256}) {
+            if (!verify::takes(rung, verify::small_problem(1, 1, d, DataType::fp16))) continue;
+            Problem problem = verify::small_problem(150, 300, d, DataType::fp16);
+            problem.B = 5;
+            problem.scale = attention::default_scale(d);
+            // Sequences 1 and 3 are hidden: they have queries or keys alone.
+            problem.cu_q = {0, 70, 75, 225, 225, 226};
+            problem.cu_k = {0, 300, 300, 430, 437, 568};
+            verify::Probe probe(problem);
+            probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, 5);
+            const auto run_with = [&](float hidden) {
+                for (int i = 70; i < 75; ++i) std::fill_n(probe.inputs.Q.row(0, 0, i), d, hidden);
+                for (int i = 70; i < 75; ++i) std::fill_n(probe.inputs.dO.row(0, 0, i), d, hidden);
+                for (int j = 430; j < 437; ++j) std::fill_n(probe.inputs.K.row(0, 0, j), d, hidden);
+                for (int j = 430; j < 437; ++j) std::fill_n(probe.inputs.V.row(0, 0, j), d, hidden);
+                return probe.run(rung);
+            };
+            const verify::Outputs expected = run_with(0);
+            const verify::Outputs outputs = run_with(std::numeric_limits<float>::quiet_NaN());
+            EXPECT_TRUE(!rung.deterministic || outputs == expected) << rung.title() << ", d = " << d;
         }
     }
 }

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <vector>
 
-#include "common/gpu/memory.h"
+#include "common/gpu/tensor_map.h"
 
 namespace {
 
@@ -41,6 +41,25 @@ std::string message_of(const gpu::LaunchShape& shape) {
 }
 
 #define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+// B75: the program starts without a driver, and what needs one says so.
+TEST(TensorMap, B75_NeedsADriverOnlyWhenOneIsEncoded) {
+    alignas(128) static float data[64];
+    const gpu::Tensor<float> tensor{data, 0, 0, 64, 64};
+    std::string message;
+    try {
+        gpu::encode_tensor_map("x", tensor, gpu::TensorMapShape{1, {64}, {1}, {64}, 0});
+    } catch (const gpu::Error& error) {
+        message = error.what();
+    }
+    bool driver = true;
+#if !GPU_EMULATOR
+    int version = 0;
+    driver = cudaDriverGetVersion(&version) == cudaSuccess && version >= 12000;
+#endif
+    EXPECT_EQ(message,
+              driver ? "" : "This NVIDIA driver has no cuTensorMapEncodeTiled: tensor maps need driver 525 or newer.");
+}
 
 TEST(Buffer, StartsPoisonedAndKeepsWhatIsWritten) {
     gpu::Buffer buffer("x", 1000);

@@ -106,14 +106,31 @@ def self_check():
     assert len(compare(ptx, {})) == 1
 
 
+class Refused(Exception):
+    pass
+
+
 def compiled(nvcc, file, target, result, output):
     """What nvcc writes to `output`."""
     command = [nvcc, "-std=c++20", f"-arch={target}", result, "--expt-relaxed-constexpr", "-DGPU_EMULATOR=0", f"-I{ROOT}",
                str(FOLDER / file), "-o", output]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
-        sys.exit(f"nvcc does not compile {file} for {target}:\n{run.stderr}")
+        raise Refused(f"nvcc does not compile {file} for {target}:\n{run.stderr}")
     return run.stdout
+
+
+def check_targets_of_wgmma(nvcc):
+    """B70: 90a alone assembles wgmma; neither 90, which runs on the same GPU, nor what came later does."""
+    compiled(nvcc, "wgmma_widths.cu", "sm_90a", "-cubin", os.devnull)
+    for target in ("sm_90", "sm_100a"):
+        try:
+            compiled(nvcc, "wgmma_widths.cu", target, "-cubin", os.devnull)
+        except Refused as refused:
+            if "not supported on .target" not in str(refused):
+                raise
+        else:
+            raise Refused(f"nvcc compiles wgmma for {target}; it should refuse")
 
 
 def main():
@@ -122,10 +139,13 @@ def main():
     differences = uncovered(golden)
     nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if nvcc:
-        ptx = compiled(nvcc, "wrappers.cu", "compute_90", "-ptx", "-")
-        ptx += compiled(nvcc, "wrappers_90a.cu", "compute_90a", "-ptx", "-")
-        compiled(nvcc, "wgmma_widths.cu", "sm_90a", "-cubin", os.devnull)
-        differences += compare(ptx, golden)
+        try:
+            ptx = compiled(nvcc, "wrappers.cu", "compute_90", "-ptx", "-")
+            ptx += compiled(nvcc, "wrappers_90a.cu", "compute_90a", "-ptx", "-")
+            check_targets_of_wgmma(nvcc)
+            differences += compare(ptx, golden)
+        except Refused as refused:
+            differences.append(str(refused))
     for difference in differences:
         print(difference)
     if differences:
