@@ -1,19 +1,20 @@
 // 04b  specialised warps: one warp copies, two warpgroups multiply, and the registers go to who needs them.
 //
-// Grid as in 04a, with Br = 128. A CTA is three warpgroups. Of the first, one warp is the producer: it orders copies as fast as the
-// ring of two slots has room. The other two are consumers of 64 queries each, which share K and V: half the copies of 04a for each query.
-// They meet nobody: who waits, waits for an mbarrier.
+// Grid as in 04a, with Br = 128. A CTA is three warpgroups. Of the first, one warp is the producer: it orders copies as
+// fast as the ring of two slots has room. The other two are consumers of 64 queries each, which share K and V: half the
+// copies of 04a for each query. They meet nobody: who waits, waits for an mbarrier.
 //
 //   K_full[slot], V_full[slot]     the tile is there: one arrival, of the producer, and the bytes of the copy
 //   K_empty[slot], V_empty[slot]   nobody reads it any more: one arrival of each consumer
 //
-// The n-th tile goes through slot n % 2 in turn n / 2 of the ring: consumers wait for the parity of the turn, the producer for the other.
+// The n-th tile goes through slot n % 2 in turn n / 2 of the ring: consumers wait for the parity of the turn, the
+// producer for the other.
 //
-// setmaxnreg: 384 threads begin with 168 registers each; the producer's warpgroup gives back all but 24, and consumers take 240. S, W
-// and O of a consumer, 64 + 32 + 64 at d = 128, would not fit beside the addresses of copies otherwise.
+// setmaxnreg: 384 threads begin with 168 registers each; the producer's warpgroup gives back all but 24, and consumers
+// take 240. S, W and O of a consumer, 64 + 32 + 64 at d = 128, would not fit beside the addresses of copies otherwise.
 //
-// V rows that nobody may see (after the last key of a packed sequence, outside a window) may hold a NaN, and 0 times NaN is NaN. Such a tile
-// lands for the producer first, which writes zeros there and then says that it is full.
+// V rows that nobody may see (after the last key of a packed sequence, outside a window) may hold a NaN, and 0 times
+// NaN is NaN. Such a tile lands for the producer first, which writes zeros there and then says that it is full.
 //
 // On chip, d = 128 (64): Q 2 x 64 x d, 32 KiB (16); K, V 2 x 128 x d each, 128 KiB (64); one CTA an SM.
 //
@@ -106,7 +107,8 @@ __global__ void __launch_bounds__(threads, 1)
             }
             marks(Mark::copy_K);
 
-            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
+            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is
+            // full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t landed = hidden ? smem.V_landed.address(0) : V_full;
             marks(Mark::wait_slot);
@@ -167,8 +169,8 @@ __global__ void __launch_bounds__(threads, 1)
             m[half] = m_new;
             l[half] *= alpha;
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
-            // 16 bits unless |base| is large.
+            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m_new));
             if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll

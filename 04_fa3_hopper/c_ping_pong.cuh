@@ -1,13 +1,13 @@
 // 04c  ping-pong: the consumers of 04b take turns, one multiplies while the other is at its softmax.
 //
-// In 04b both consumers tend to wait for the tensor cores at the same time and then to leave them idle at the same time. Here two named
-// barriers say whose turn it is: a consumer waits for its own (barrier_sync), orders its products, and hands the turn over
-// (barrier_arrive at the other's). The second gives the first its first turn; the last turn, which nobody wants, is taken at the end,
-// since a barrier half arrived must not be left behind.
+// In 04b both consumers tend to wait for the tensor cores at the same time and then to leave them idle at the same
+// time. Here two named barriers say whose turn it is: a consumer waits for its own (barrier_sync), orders its products,
+// and hands the turn over (barrier_arrive at the other's). The second gives the first its first turn; the last turn,
+// which nobody wants, is taken at the end, since a barrier half arrived must not be left behind.
 //
-// So that a turn is long enough, the loop is rotated: W V of one tile and S of the next are ordered together. Between turns a
-// consumer has its softmax, for which the other's turn leaves the time: at d = 128 a tile's two products take 1024 clocks a warpgroup at
-// the tensor cores' peak, its 64 x 128 exponentials 512 on the special-function units alone.
+// So that a turn is long enough, the loop is rotated: W V of one tile and S of the next are ordered together. Between
+// turns a consumer has its softmax, for which the other's turn leaves the time: at d = 128 a tile's two products take
+// 1024 clocks a warpgroup at the tensor cores' peak, its 64 x 128 exponentials 512 on the special-function units alone.
 //
 // Producer, barriers, memory and registers as in 04b.
 //
@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(threads, 1)
             }
             marks(Mark::copy_K);
 
-            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
+            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is
+            // full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t landed = hidden ? smem.V_landed.address(0) : V_full;
             marks(Mark::wait_slot);
@@ -165,8 +166,8 @@ __global__ void __launch_bounds__(threads, 1)
             m[half] = m_new;
             l[half] *= alpha;
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
-            // 16 bits unless |base| is large.
+            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m_new));
             if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll

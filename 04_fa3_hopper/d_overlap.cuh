@@ -1,13 +1,13 @@
-// 04d  overlap: the softmax of a tile while this warpgroup's own product of the tile before is under way. FlashAttention-3 (Shah et al.
-// 2024), Algorithm 2.
+// 04d  overlap: the softmax of a tile while this warpgroup's own product of the tile before is under way.
+// FlashAttention-3 (Shah et al. 2024), Algorithm 2.
 //
-// 04c waits for W V before it begins the softmax of the next S. Here S of the next tile is ordered first, W V after it; the softmax
-// begins when S is there, and W V goes on below it. So the old W must stay in its registers until W V is done: the new weights wait in
-// S, in fp32, and only then become W; and O, which W V still adds to, is rescaled then, by an alpha that waits too. At d = 128 S, W
-// and O are 64 + 32 + 64 registers, all of them busy at once.
+// 04c waits for W V before it begins the softmax of the next S. Here S of the next tile is ordered first, W V after it;
+// the softmax begins when S is there, and W V goes on below it. So the old W must stay in its registers until W V is
+// done: the new weights wait in S, in fp32, and only then become W; and O, which W V still adds to, is rescaled then,
+// by an alpha that waits too. At d = 128 S, W and O are 64 + 32 + 64 registers, all of them busy at once.
 //
-// The mask is peeled off: mixed tiles (the diagonal, the ends of a window, the last keys) lie at both ends of the walk, the loop
-// between them knows no mask. With the softmax on the way of the products, its instructions count.
+// The mask is peeled off: mixed tiles (the diagonal, the ends of a window, the last keys) lie at both ends of the walk,
+// the loop between them knows no mask. With the softmax on the way of the products, its instructions count.
 //
 // Producer, barriers, turns, memory and grid as in 04c.
 //
@@ -104,7 +104,8 @@ __global__ void __launch_bounds__(threads, 1)
             }
             marks(Mark::copy_K);
 
-            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
+            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is
+            // full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t landed = hidden ? smem.V_landed.address(0) : V_full;
             marks(Mark::wait_slot);
@@ -166,8 +167,8 @@ __global__ void __launch_bounds__(threads, 1)
             m[half] = m_new;
             l[half] *= alpha[half];
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
-            // 16 bits unless |base| is large.
+            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m_new));
             if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll

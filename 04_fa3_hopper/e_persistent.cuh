@@ -1,13 +1,16 @@
-// 04e  persistent: 04d in CTAs that never stop, with tiles for each d, and O leaving by tensor copies. A restart: loops around both roles.
+// 04e  persistent: 04d in CTAs that take tile after tile, three consumers at d = 64, and O leaving by tensor copies. A
+// restart: loops around both roles.
 //
-// One CTA for each multiprocessor takes query tile after query tile; Tiles says in what order. The producer runs ahead: rings and
-// parities go on counting over tiles, the next tile's K is on its way while this one ends. Q is loaded anew when all consumers have left it
-// (Q_full, Q_empty).
+// One CTA for each multiprocessor takes query tile after query tile; Tiles says in what order. The producer runs ahead:
+// rings and parities go on counting over tiles, the next tile's K is on its way while this one ends. Q is loaded anew
+// when all consumers have left it (Q_full, Q_empty).
 //
-// At d = 64 three consumers and Br = 192: S of 128 keys and O take 64 + 32 registers there, and K and V are read for more queries.
+// At d = 64 three consumers and Br = 192: S of 128 keys and O take 64 + 32 registers there, and K and V are read for
+// more queries.
 //
-// O goes through shared memory of its own and leaves by one tensor copy for each warpgroup while the next tile begins; at d = 256 there is
-// room only in Q's memory. A store knows the end of the tensor, not of a packed sequence: there the last rows go by ordinary stores.
+// O goes through shared memory of its own and leaves by one tensor copy for each warpgroup while the next tile begins;
+// at d = 256 there is room only in Q's memory. A store knows the end of the tensor, not of a packed sequence: there the
+// last rows go by ordinary stores.
 //
 // On chip, d = 128 (64): Q, O 32 KiB each (24); K, V 2 x 32 KiB each (2 x 16); in all 192 KiB (112).
 //
@@ -51,9 +54,9 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// The query tiles of a launch in the order in which CTAs take them: longest_first, as a causal mask wants it, the last rows of all heads come
-/// first, and CTAs go there and back, so that their sums of lengths are even; otherwise head by head, so that CTAs that run at
-/// the same time read the same keys.
+/// The query tiles of a launch in the order in which CTAs take them: longest_first, as a causal mask wants it, the last
+/// rows of all heads come first, and CTAs go there and back, so that their sums of lengths are even; otherwise head by
+/// head, so that CTAs that run at the same time read the same keys.
 struct Tiles {
     int query_tiles, heads;
     bool longest_first;
@@ -213,8 +216,8 @@ __global__ void __launch_bounds__(threads(d), 1)
                 m[half] = m_new;
                 l[half] *= alpha[half];
 
-                // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
-                // 16 bits unless |base| is large.
+                // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+                // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
                 float base = mul_rn(c, exponent_base(m_new));
                 if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll

@@ -50,7 +50,8 @@ void launch(const gpu::LaunchShape& shape, Kernel kernel, const attention::Probl
                 operands.L.as<float>(), marks...);
 }
 
-/// One CTA for each tile of Br queries of the longest sequence, query head and sequence; those without queries end at once.
+/// One CTA for each tile of Br queries of the longest sequence, query head and sequence; those without queries end at
+/// once.
 inline std::int64_t query_tile_ctas(const attention::Problem& problem, int Br) {
     return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.B * problem.Hq;
 }

@@ -80,7 +80,8 @@ TileSize size_a(const Problem& problem) { return {a::Br, a::Bc(problem.d)}; }
 TileSize size_b(const Problem& problem) { return {b::Br, b::Bc(problem.d)}; }
 TileSize size_e(const Problem& problem) { return {e::Br(problem.d), e::Bc(problem.d)}; }
 
-/// all_Q: of tiles that see no key too. Copies of packed operands bring rows of the next sequence along, which has no simple form.
+/// all_Q: of tiles that see no key too. Copies of packed operands bring rows of the next sequence along, which has no
+/// simple form.
 std::vector<Traffic> traffic(const Problem& problem, TileSize size, bool all_Q = false) {
     if (problem.packed()) return {};
     const ladder::TileCounts counts = ladder::count_tiles(problem, size.Br, size.Bc);

@@ -1,5 +1,5 @@
-// What the warpgroups of one CTA of 04b, 04c or 04d are at, as a trace in Chrome's format: stage_04_timeline --help. ui.perfetto.dev opens
-// it, and common/plots/timeline.py draws it.
+// What the warpgroups of one CTA of 04b, 04c or 04d are at, as a trace in Chrome's format: stage_04_timeline --help.
+// ui.perfetto.dev opens it, and common/plots/timeline.py draws it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -36,8 +36,8 @@ constexpr Span spans[] = {{"wait for a free slot", "wait"},
                           {"pack W, rescale O", "softmax"}};
 static_assert(std::size(spans) == int(Mark::rescale) + 1);
 
-/// Time of a product, from when it is issued and the one before it complete, for tensor cores carry out the products of a warpgroup in order,
-/// to the end of the wait for it.
+/// Time of a product, from when it is issued and the one before it complete, for tensor cores carry out the products of
+/// a warpgroup in order, to the end of the wait for it.
 struct Product {
     const char* name;
     std::int64_t begin, end;
@@ -63,8 +63,8 @@ std::vector<Product> products(const std::vector<Event>& events) {
     return complete;
 }
 
-/// Two tracks for each warpgroup w: 2 w, its products on the tensor cores, and 2 w + 1, what its threads are at. Times count from the first
-/// mark.
+/// Two tracks for each warpgroup w: 2 w, its products on the tensor cores, and 2 w + 1, what its threads are at. Times
+/// count from the first mark.
 json trace_events(const std::vector<std::vector<Event>>& warpgroups, int cta) {
     std::int64_t zero = std::numeric_limits<std::int64_t>::max();
     for (const auto& events : warpgroups)

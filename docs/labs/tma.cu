@@ -2,7 +2,8 @@
 // what arrives beyond the tensor. PTX ISA: cp.async.bulk.tensor.
 //
 // 1. The host encodes a tensor map: 20 rows, boxes of 16, 128-byte swizzle.
-// 2. One thread sets up an mbarrier, says how many bytes it expects, orders the copy from row 8 on, so that 4 rows of the
+// 2. One thread sets up an mbarrier, says how many bytes it expects, orders the copy from row 8 on, so that 4 rows of
+// the
 //    box lie beyond the tensor. They count all the same, and zeros arrive.
 // 3. Whoever has seen the barrier complete may read the bytes: here as they lie, without undoing the swizzle.
 #include <bit>
