@@ -170,10 +170,12 @@ __global__ void __launch_bounds__(threads, 1)
             // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m_new));
             if (vote_sync_any(fabsf(base) > 4096)) {
+                // Row by row: a row's bits must not depend on its neighbours.
+                const float shift = fabsf(base) > 4096 ? m_new : 0;
 #pragma unroll
                 for (int i = 2 * half; i < Bc / 2; i += 4)
-                    for (int e = 0; e < 2; ++e) S[i + e] -= exponent_base(m_new);
-                base = 0;
+                    for (int e = 0; e < 2; ++e) S[i + e] -= shift;
+                base = shift == 0 ? base : 0;
             }
 #pragma unroll
             for (int i = 2 * half; i < Bc / 2; i += 4) {

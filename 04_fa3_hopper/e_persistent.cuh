@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         // ---- producer: one warp ----
         setmaxnreg_dec<consumers == 2 ? 24 : 32>();
         if (warp_id() != 0) return;
-        int tile_count = 0, K_count = 0, V_count = 0, landed_count = 0;
+        int tile_count = 0, n = 0, landed_count = 0;
         for (int round = 0; tiles.has(tiles.number(round)); ++round) {
             const auto [head, i0] = tiles.tile(tiles.number(round), Br);
             const int h = head % problem.Hq, kv_head = problem.kv_head(h);
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(threads(d), 1)
             const Range kv_tiles = mask.key_tiles(i0, Br, Bc), seen = mask.seen_keys();
 
             // 1. to 3.
-            const auto load_K = [&](int kv_tile) {
-                const Place place(K_count++);
+            const auto load_K = [&](int kv_tile, int n) {
+                const Place place(n);
                 const std::uint32_t full = smem.K_full.address(place.slot);
                 mbarrier_wait_parity(smem.K_empty.address(place.slot), place.parity ^ 1);
                 if (elect_sync()) {
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(threads(d), 1)
                                             int(sequence.first_key) + kv_tile * Bc, 0, kv_head, sequence.batch, full);
                 }
             };
-            const auto load_V = [&](int kv_tile) {
-                const Place place(V_count++);
+            const auto load_V = [&](int kv_tile, int n) {
+                const Place place(n);
                 const std::uint32_t full = smem.V_full.address(place.slot), landed = smem.V_landed.address(0);
                 const int j0 = kv_tile * Bc;
                 // Rows that lie in the tensor and that nobody may see.
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(threads(d), 1)
                 }
             };
 
-            if (!kv_tiles.empty()) load_K(kv_tiles.end - 1);
+            if (!kv_tiles.empty()) load_K(kv_tiles.end - 1, n);
             mbarrier_wait_parity(smem.Q_empty.address(0), tile_count++ % 2 ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(smem.Q_full.address(0), sizeof(smem.Q));
@@ -155,9 +155,9 @@ __global__ void __launch_bounds__(threads(d), 1)
                                             int(sequence.first_query) + i0 + 64 * part, 0, h, sequence.batch,
                                             smem.Q_full.address(0));
             }
-            for (int kv_tile = kv_tiles.end - 1; kv_tile >= kv_tiles.begin; --kv_tile) {
-                if (kv_tile > kv_tiles.begin) load_K(kv_tile - 1);
-                load_V(kv_tile);
+            for (int kv_tile = kv_tiles.end - 1; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
+                if (kv_tile > kv_tiles.begin) load_K(kv_tile - 1, n + 1);
+                load_V(kv_tile, n);
             }
         }
         return;
@@ -220,10 +220,12 @@ __global__ void __launch_bounds__(threads(d), 1)
                 // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
                 float base = mul_rn(c, exponent_base(m_new));
                 if (vote_sync_any(fabsf(base) > 4096)) {
+                    // Row by row: a row's bits must not depend on its neighbours.
+                    const float shift = fabsf(base) > 4096 ? m_new : 0;
 #pragma unroll
                     for (int i = 2 * half; i < Bc / 2; i += 4)
-                        for (int e = 0; e < 2; ++e) S[i + e] -= exponent_base(m_new);
-                    base = 0;
+                        for (int e = 0; e < 2; ++e) S[i + e] -= shift;
+                    base = shift == 0 ? base : 0;
                 }
 #pragma unroll
                 for (int i = 2 * half; i < Bc / 2; i += 4) {
