@@ -1,17 +1,18 @@
 // 04a  TMA and WGMMA: FlashAttention-2's loop in Hopper's own words, nothing overlapped yet. A restart.
 //
-// Grid: one CTA for each (tile of Br = 64 queries, query head, sequence), the longest rows of a causal mask first. A CTA is one
-// warpgroup, 128 threads, which owns all 64 queries: S = Q K^T is one product of 64 x Bc x d, and so is W V.
+// Grid: one CTA for each (tile of Br = 64 queries, query head, sequence), the longest rows of a causal mask first. A
+// CTA is one warpgroup, 128 threads, which owns all 64 queries: S = Q K^T is one product of 64 x Bc x d, and so is W V.
 //
-// Two words are new. TMA (bulk_copy.h): one thread names a tile of the tensor, an engine brings it, swizzled, and reports its
-// bytes to an mbarrier; 03 had every thread compute addresses. WGMMA (wgmma.h): four warps multiply as one and take K and V from shared memory by
-// descriptor; 03 had ldmatrix bring every fragment into registers first. Only W is an operand in registers: what S left there.
+// Two words are new. TMA (bulk_copy.h): one thread names a tile of a tensor, an engine brings it, swizzled, and reports
+// its bytes to an mbarrier; in 03 every thread computed addresses. WGMMA (wgmma.h): four warps multiply as one and take
+// K and V from shared memory by descriptor; in 03 ldmatrix brought every fragment into registers first. Only W is an
+// operand in registers, where S left it.
 //
-// Each step waits for the one before: the copy for the product, the product for the softmax. So the tensor cores idle
-// during the softmax and the copies, unless a second CTA on the multiprocessor happens to fill the gap.
+// Each step waits for the one before, the product for the copy, the softmax for the product: the tensor cores idle
+// meanwhile, unless the second CTA on the multiprocessor happens to fill the gap.
 //
-// On chip, d = 128 (64):  Q 64 x d, 16 KiB (8);  K, V Bc x d, 32 KiB (16) each.  In all 80 KiB (40): two CTAs an SM.
-// Registers of a thread: O d / 2, S Bc / 2, W Bc / 4.  A tile: 4 Br Bc d FLOPs; K and V, 4 Bc d bytes of global memory.
+// On chip, d = 128 (64): Q 64 x d, 16 KiB (8); K, V Bc x d, 32 KiB (16) each; in all 80 KiB (40), two CTAs an SM.
+// Registers of a thread: O d / 2, S Bc / 2, W Bc / 4. A tile: 4 Br Bc d FLOPs; K and V, 4 Bc d bytes of global memory.
 //
 //   1. start the copies of Q and of the last K and V
 //   For each key tile that a query of the tile sees, from the last to the first:
@@ -112,10 +113,11 @@ __global__ void __launch_bounds__(threads, d <= 128 ? 2 : 1)
             }
             if (!full_tiles.contains(kv_tile)) {
                 const Range keys = mask.keys(row + 8 * half);
+                const int begin = keys.begin - j0 - 2 * t, end = keys.end - j0 - 2 * t;
 #pragma unroll
                 for (int i = 2 * half; i < Bc / 2; i += 4)
                     for (int e = 0; e < 2; ++e)
-                        if (!keys.contains(j0 + i / 4 * 8 + 2 * t + e)) S[i + e] = -infinity;
+                        if (i / 4 * 8 + e < begin || i / 4 * 8 + e >= end) S[i + e] = -infinity;
             }
             float m_new = m[half];
 #pragma unroll
@@ -127,8 +129,8 @@ __global__ void __launch_bounds__(threads, d <= 128 ? 2 : 1)
             m[half] = m_new;
             l[half] *= alpha;
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
-            // 16 bits unless |base| is large.
+            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m_new));
             if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll
@@ -149,7 +151,7 @@ __global__ void __launch_bounds__(threads, d <= 128 ? 2 : 1)
             }
         }
 
-        // 4. Rows beyond the tensor are zeros already.
+        // 4. Zeros in rows of V that nobody may see: they may hold a NaN, and 0 times NaN is NaN.
         mbarrier_wait_parity(smem.V_full.address(0), parity);
         if (j0 < seen.begin || j0 + Bc > seen.end) {
             for (int i = threadIdx.x; i < Bc * d / 8; i += threads)

@@ -1,6 +1,29 @@
-// 04b  specialised warps: one warp copies, two warpgroups multiply, and registers go to who needs them.
+// 04b  specialised warps: one warp copies, two warpgroups multiply, and the registers go to who needs them.
+//
+// Grid as in 04a, with Br = 128. A CTA is three warpgroups. Of the first, one warp is the producer: it orders copies as
+// fast as the ring of two slots has room. The other two are consumers of 64 queries each, which share K and V: half the
+// copies of 04a for each query. They meet nobody: who waits, waits for an mbarrier.
+//
+//   K_full[slot], V_full[slot]     the tile is there: one arrival, of the producer, and the bytes of the copy
+//   K_empty[slot], V_empty[slot]   nobody reads it any more: one arrival of each consumer
+//
+// The n-th tile goes through slot n % 2 in turn n / 2 of the ring: consumers wait for the parity of the turn, the
+// producer for the other.
+//
+// setmaxnreg: 384 threads begin with 168 registers each; the producer's warpgroup gives back all but 24, and consumers
+// take 240. S, W and O of a consumer, 64 + 32 + 64 at d = 128, would not fit beside the addresses of copies otherwise.
+//
+// V rows that nobody may see (after the last key of a packed sequence, outside a window) may hold a NaN, and 0 times
+// NaN is NaN. Such a tile lands for the producer first, which writes zeros there and then says that it is full.
+//
+// On chip, d = 128 (64): Q 2 x 64 x d, 32 KiB (16); K, V 2 x 128 x d each, 128 KiB (64); one CTA an SM.
+//
+//   producer, for each key tile:   1. when the slot is empty, start the copy of K;  2. of V
+//   consumer, for each key tile:   3. wait for K; S = Q K^T; release K   4. softmax as in 04a   5. wait for V; O += W V; release V
+//   6. O = O / l, L = c m + log l
 #pragma once
 
+#include "04_fa3_hopper/marks.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -29,10 +52,10 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-template <class T, int d>
+template <class T, int d, class Marks>
 __global__ void __launch_bounds__(threads, 1)
     forward(KernelProblem problem, const __grid_constant__ TensorMap Q_map, const __grid_constant__ TensorMap K_map,
-            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L) {
+            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L, Marks marks) {
     constexpr int Bc = b::Bc(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
@@ -76,20 +99,25 @@ __global__ void __launch_bounds__(threads, 1)
             const std::uint32_t K_full = smem.K_full.address(place.slot), V_full = smem.V_full.address(place.slot);
 
             // 1.
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.K_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(K_full, sizeof(smem.K[0]));
                 cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0, j, 0, kv_head, sequence.batch, K_full);
             }
+            marks(Mark::copy_K);
 
-            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
+            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is
+            // full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t landed = hidden ? smem.V_landed.address(0) : V_full;
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.V_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(landed, sizeof(smem.V[0]));
                 cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, j, 0, kv_head, sequence.batch, landed);
             }
+            marks(Mark::copy_V);
             if (hidden) {
                 mbarrier_wait_parity(landed, n_landed++ % 2);
                 for (int i = lane_id(); i < Bc * d / 8; i += warp_size)
@@ -125,10 +153,11 @@ __global__ void __launch_bounds__(threads, 1)
             }
             if (!full_tiles.contains(kv_tile)) {
                 const Range keys = mask.keys(row + 8 * half);
+                const int begin = keys.begin - j0 - 2 * t, end = keys.end - j0 - 2 * t;
 #pragma unroll
                 for (int i = 2 * half; i < Bc / 2; i += 4)
                     for (int e = 0; e < 2; ++e)
-                        if (!keys.contains(j0 + i / 4 * 8 + 2 * t + e)) S[i + e] = -infinity;
+                        if (i / 4 * 8 + e < begin || i / 4 * 8 + e >= end) S[i + e] = -infinity;
             }
             float m_new = m[half];
 #pragma unroll
@@ -140,8 +169,8 @@ __global__ void __launch_bounds__(threads, 1)
             m[half] = m_new;
             l[half] *= alpha;
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
-            // 16 bits unless |base| is large.
+            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m_new));
             if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll
@@ -168,7 +197,9 @@ __global__ void __launch_bounds__(threads, 1)
         const Place place(n);
 
         // 3.
+        marks(Mark::wait_K);
         mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+        marks(Mark::S);
         wgmma_fence(S);
 #pragma unroll
         for (int k = 0; k < d / 16; ++k)
@@ -176,19 +207,23 @@ __global__ void __launch_bounds__(threads, 1)
                                                 smem.K[place.slot].k_major(0, 16 * k), k > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>(S);
+        marks(Mark::softmax);
         if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
 
         // 4.
         softmax(kv_tile);
 
         // 5.
+        marks(Mark::wait_V);
         mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);
+        marks(Mark::O);
         wgmma_fence(O_rmem, W);
 #pragma unroll
         for (int k = 0; k < Bc / 16; ++k)
             wgmma_m64k16<T, Major::mn>(O_rmem, W[k], smem.V[place.slot].mn_major(16 * k, 0), true);
         wgmma_commit_group();
         wgmma_wait_group<0>(O_rmem, W);
+        marks(Mark::O_done);
         if (thread == 0) mbarrier_arrive(smem.V_empty.address(place.slot));
     }
 

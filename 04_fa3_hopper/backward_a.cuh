@@ -1,4 +1,29 @@
-// 04a backward
+// 04a backward: 03a's (FlashAttention-2's, Algorithm 2) with Hopper's engines: keys outside, dQ by bulk additions.
+//
+// One CTA a tile of Bc = 128 keys, key/value head and sequence: a warp that copies Q and dO (and L and D) through a
+// ring of two slots, two warps that send dQ away, two consumers of 64 keys each. Products are turned so that what is
+// computed stays where it is needed: S^T = K Q^T and dP^T = V dO^T have a key in each row, so P^T and dS^T leave the
+// products as the A operands of dV += P^T dO and dK += dS^T Q, in registers. Only dS goes through shared memory, since
+// dQ = dS K sums over the keys of both consumers; each then computes half of dQ: half of its columns, or at d = 64,
+// where Br is 128, half of its rows.
+//
+// dQ of a tile goes to shared memory and from there, by an engine, to sums in fp32 that all CTAs share:
+// cp.reduce.async.bulk adds 16 KiB at a time, in no order, so dQ depends on it in its last bits (the backward 04b
+// repeats bit for bit). The order of elements within a tile is that of the registers; only `finish`, which scales and
+// rounds, needs to know it.
+//
+// Three kernels as in 03: `prepare` (L in base 2, D, zeros for the sums), `backward`, `finish`. Hidden rows of K, V, Q
+// and dO become zeros on the way in, as V's do in the forward 04b.
+//
+// On chip, d = 128 (64): K, V 64 KiB (32); Q, dO 2 x 32 KiB (2 x 32); dS 2 x 16 (2 x 32); dQ 32 (32). Registers: dK, dV
+// d; S, dP Br; dQ 32. A tile: 10 Br Bc d FLOPs; Q, dO 4 Br d bytes read, dQ 4 Br d added.
+//
+// For each query tile of each head of the group that sees the key tile:
+//   1. (producer) Q, L; dO, D          2. S^T = K Q^T and dP^T = V dO^T
+//   3. P = 2^(c S - L), 0 where hidden; dS = P o (dP - D), to shared memory
+//   4. dV += P^T dO                    5. both consumers' dS is there: dQ = dS K, dK += dS^T Q
+//   6. dQ to shared memory and away
+// 7. dK, dV
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -33,7 +58,8 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its own.
+/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its
+/// own.
 __device__ inline int first_tile(const KernelProblem& problem, int b, int Br) {
     return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
 }
@@ -47,8 +73,9 @@ struct QueryTile {
     }
 };
 
-/// One CTA a query tile: L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key, and beyond the
-/// last one, L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
+/// One CTA a query tile: L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key,
+/// and beyond the last one, L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile,
+/// query); dQ_sum: (scratch tile, element).
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
@@ -95,8 +122,8 @@ __global__ void __launch_bounds__(threads, 1)
     constexpr int Br = a_backward::Br(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
-    // CTAs that run at the same time share the queries of a few heads; of each head the first keys come first, which most queries
-    // see under a causal mask.
+    // CTAs that run at the same time share the queries of a few heads; of each head the first keys come first, which
+    // most queries see under a causal mask.
     const int kv_tiles = ceil_div(problem.Nk, Bc), sequence_head = blockIdx.x / kv_tiles;
     const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
     const Sequence sequence = problem.sequence(b);
@@ -316,7 +343,8 @@ __global__ void __launch_bounds__(threads, 1)
     }
 }
 
-/// One CTA a query tile: dQ from its sums. A thread has eight columns of the queries row and row + 8, which four lanes of `backward` added up.
+/// One CTA a query tile: dQ from its sums. A thread has eight columns of the queries row and row + 8, which four lanes
+/// of `backward` added up.
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {

@@ -1,4 +1,20 @@
-// 04b backward: 04a's, with the additions to dQ in one order, so that it gives the same bits in every run.
+// 04b backward: 04a's, with the additions to dQ in turn, so that it gives the same bits in every run.
+//
+// Each half of a tile of dQ has a count, `turns`, of the key tiles that have added to it. The warp that sends dQ away
+// waits until the count says that all key tiles before its own have added (ld_acquire_gpu), adds, waits until the
+// engine has written, and counts (red_release_gpu_add). It waits only for CTAs with a lower blockIdx, which GPUs start
+// first (CUDA does not promise it), so the wait ends. Sums begin at zero and grow in the order of the key tiles. All
+// else is 04a's.
+//
+// The price: a key tile that is ready early waits for its turn. CTAs of one head begin with the same query tile, so in
+// the first round they queue; after it each follows the one before at a distance.
+//
+// For each query tile of each head of the group that sees the key tile:
+//   1. (producer) Q, L; dO, D          2. S^T = K Q^T and dP^T = V dO^T
+//   3. P = 2^(c S - L), 0 where hidden; dS = P o (dP - D), to shared memory
+//   4. dV += P^T dO                    5. both consumers' dS is there: dQ = dS K, dK += dS^T Q
+//   6. dQ to shared memory, and away in turn
+// 7. dK, dV
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -33,7 +49,8 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its own.
+/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its
+/// own.
 __device__ inline int first_tile(const KernelProblem& problem, int b, int Br) {
     return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
 }
@@ -47,8 +64,9 @@ struct QueryTile {
     }
 };
 
-/// One CTA a query tile: L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key, and beyond the
-/// last one, L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch tile, element).
+/// One CTA a query tile: L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key,
+/// and beyond the last one, L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile,
+/// query); dQ_sum: (scratch tile, element).
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
@@ -97,8 +115,8 @@ __global__ void __launch_bounds__(threads, 1)
     constexpr int Br = b_backward::Br(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
-    // CTAs that run at the same time share the queries of a few heads; of each head the first keys come first, which most queries
-    // see under a causal mask.
+    // CTAs that run at the same time share the queries of a few heads; of each head the first keys come first, which
+    // most queries see under a causal mask.
     const int kv_tiles = ceil_div(problem.Nk, Bc), sequence_head = blockIdx.x / kv_tiles;
     const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
     const Sequence sequence = problem.sequence(b);
@@ -324,7 +342,8 @@ __global__ void __launch_bounds__(threads, 1)
     }
 }
 
-/// One CTA a query tile: dQ from its sums. A thread has eight columns of the queries row and row + 8, which four lanes of `backward` added up.
+/// One CTA a query tile: dQ from its sums. A thread has eight columns of the queries row and row + 8, which four lanes
+/// of `backward` added up.
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {

@@ -13,9 +13,8 @@ using gpu::Traffic;
 using ladder::Operands;
 
 std::optional<std::string> refuses_backward(const Problem& problem) {
-    if (problem.d == 256)
-        return "takes d = 64 or 128, not 256: dK and dV of a key tile would not fit into the registers";
-    return refuses(problem);
+    if (const auto reason = ladder::refuses_on_tensor_cores(problem)) return reason;
+    return ladder::refuses_dropout(problem);
 }
 
 /// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.

@@ -1,6 +1,24 @@
-// 04c  ping-pong: the two warpgroups of 04b take turns, one multiplies while the other is at its softmax.
+// 04c  ping-pong: the consumers of 04b take turns, one multiplies while the other is at its softmax.
+//
+// In 04b both consumers tend to wait for the tensor cores at the same time and then to leave them idle at the same
+// time. Here two named barriers say whose turn it is: a consumer waits for its own (barrier_sync), orders its products,
+// and hands the turn over (barrier_arrive at the other's). The second gives the first its first turn; the last turn,
+// which nobody wants, is taken at the end, since a barrier half arrived must not be left behind.
+//
+// So that a turn is long enough, the loop is rotated: W V of one tile and S of the next are ordered together. Between
+// turns a consumer has its softmax, for which the other's turn leaves the time: at d = 128 a tile's two products take
+// 1024 clocks a warpgroup at the tensor cores' peak, its 64 x 128 exponentials 512 on the special-function units alone.
+//
+// Producer, barriers, memory and registers as in 04b.
+//
+//   producer, for each key tile:   1. when the slot is empty, start the copy of K;  2. of V
+//   consumer: 3. turn: S of the last key tile; softmax
+//             for each key tile before it:   4. turn: O += W V of the tile walked before, S of this one; release both; softmax
+//             5. turn: O += W V of the last tile walked, the first of the keys
+//   6. O = O / l, L = c m + log l
 #pragma once
 
+#include "04_fa3_hopper/marks.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -30,10 +48,10 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-template <class T, int d>
+template <class T, int d, class Marks>
 __global__ void __launch_bounds__(threads, 1)
     forward(KernelProblem problem, const __grid_constant__ TensorMap Q_map, const __grid_constant__ TensorMap K_map,
-            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L) {
+            const __grid_constant__ TensorMap V_map, Tensor<T> O, Tensor<float> L, Marks marks) {
     constexpr int Bc = c::Bc(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
@@ -77,20 +95,25 @@ __global__ void __launch_bounds__(threads, 1)
             const std::uint32_t K_full = smem.K_full.address(place.slot), V_full = smem.V_full.address(place.slot);
 
             // 1.
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.K_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(K_full, sizeof(smem.K[0]));
                 cp_async_bulk_tensor_5d(smem.K[place.slot].address(), K_map, 0, j, 0, kv_head, sequence.batch, K_full);
             }
+            marks(Mark::copy_K);
 
-            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is full.
+            // 2. Rows of V that nobody may see become zeros on the way: the tile lands, is mended, and only then is
+            // full.
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t landed = hidden ? smem.V_landed.address(0) : V_full;
+            marks(Mark::wait_slot);
             mbarrier_wait_parity(smem.V_empty.address(place.slot), place.parity ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(landed, sizeof(smem.V[0]));
                 cp_async_bulk_tensor_5d(smem.V[place.slot].address(), V_map, 0, j, 0, kv_head, sequence.batch, landed);
             }
+            marks(Mark::copy_V);
             if (hidden) {
                 mbarrier_wait_parity(landed, n_landed++ % 2);
                 for (int i = lane_id(); i < Bc * d / 8; i += warp_size)
@@ -116,6 +139,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     // Element i of S: row g + 8 (i / 2 % 2), column 8 (i / 4) + 2t + i % 2.
     const auto softmax = [&](int kv_tile) {
+        marks(Mark::softmax);
         const int j0 = kv_tile * Bc;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -126,10 +150,11 @@ __global__ void __launch_bounds__(threads, 1)
             }
             if (!full_tiles.contains(kv_tile)) {
                 const Range keys = mask.keys(row + 8 * half);
+                const int begin = keys.begin - j0 - 2 * t, end = keys.end - j0 - 2 * t;
 #pragma unroll
                 for (int i = 2 * half; i < Bc / 2; i += 4)
                     for (int e = 0; e < 2; ++e)
-                        if (!keys.contains(j0 + i / 4 * 8 + 2 * t + e)) S[i + e] = -infinity;
+                        if (i / 4 * 8 + e < begin || i / 4 * 8 + e >= end) S[i + e] = -infinity;
             }
             float m_new = m[half];
 #pragma unroll
@@ -141,8 +166,8 @@ __global__ void __launch_bounds__(threads, 1)
             m[half] = m_new;
             l[half] *= alpha;
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor 2^(2^-24 |base|) at most, 1 in
-            // 16 bits unless |base| is large.
+            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m_new));
             if (vote_sync_any(fabsf(base) > 4096)) {
 #pragma unroll
@@ -165,7 +190,7 @@ __global__ void __launch_bounds__(threads, 1)
     };
 
     const auto issue_S = [&](const Place& place) {
-        mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+        marks(Mark::S);
         wgmma_fence(S);
 #pragma unroll
         for (int k = 0; k < d / 16; ++k)
@@ -174,6 +199,7 @@ __global__ void __launch_bounds__(threads, 1)
         wgmma_commit_group();
     };
     const auto issue_O = [&](const Place& place) {
+        marks(Mark::O);
         wgmma_fence(O_rmem, W);
 #pragma unroll
         for (int k = 0; k < Bc / 16; ++k)
@@ -188,6 +214,9 @@ __global__ void __launch_bounds__(threads, 1)
     if (!kv_tiles.empty()) {
         // 3.
         mbarrier_wait_parity(smem.Q_full.address(0), 0);
+        marks(Mark::wait_K);
+        mbarrier_wait_parity(smem.K_full.address(0), 0);
+        marks(Mark::wait_turn);
         barrier_sync(own_turn, threads_of_turn);
         issue_S(Place(0));
         barrier_arrive(other_turn, threads_of_turn);
@@ -197,14 +226,19 @@ __global__ void __launch_bounds__(threads, 1)
 
         int n = 1;
         for (int kv_tile = kv_tiles.end - 2; kv_tile >= kv_tiles.begin; --kv_tile, ++n) {
-            // 4. This warpgroup's turn: W V of the tile before and S of this one, while the other is at its softmax.
+            // 4. W V of the tile walked before and S of this one, while the other warpgroup is at its softmax.
             const Place before(n - 1), place(n);
+            marks(Mark::wait_V);
             mbarrier_wait_parity(smem.V_full.address(before.slot), before.parity);
+            marks(Mark::wait_K);
+            mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+            marks(Mark::wait_turn);
             barrier_sync(own_turn, threads_of_turn);
             issue_O(before);
             issue_S(place);
             barrier_arrive(other_turn, threads_of_turn);
             wgmma_wait_group<1>(O_rmem, W);
+            marks(Mark::O_done);
             if (thread == 0) mbarrier_arrive(smem.V_empty.address(before.slot));
             wgmma_wait_group<0>(S);
             if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
@@ -213,11 +247,14 @@ __global__ void __launch_bounds__(threads, 1)
 
         // 5.
         const Place last(n - 1);
+        marks(Mark::wait_V);
         mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
+        marks(Mark::wait_turn);
         barrier_sync(own_turn, threads_of_turn);
         issue_O(last);
         barrier_arrive(other_turn, threads_of_turn);
         wgmma_wait_group<0>(O_rmem, W);
+        marks(Mark::O_done);
     }
     if (own == 0) barrier_sync(own_turn, threads_of_turn);  // the turn that is left over
 

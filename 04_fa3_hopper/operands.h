@@ -40,7 +40,18 @@ struct Maps {
     }
 };
 
-/// One CTA for each tile of Br queries of the longest sequence, query head and sequence; those without queries end at once.
+/// Launches 04a, b, c or d, which take the same operands, and marks (marks.h) behind them, except 04a.
+template <class T, class Kernel, class... Marks>
+void launch(const gpu::LaunchShape& shape, Kernel kernel, const attention::Problem& problem, ladder::Operands& operands,
+            int Bc, Marks... marks) {
+    const Maps maps{problem};
+    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, 64),
+                maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), operands.O.as<T>(),
+                operands.L.as<float>(), marks...);
+}
+
+/// One CTA for each tile of Br queries of the longest sequence, query head and sequence; those without queries end at
+/// once.
 inline std::int64_t query_tile_ctas(const attention::Problem& problem, int Br) {
     return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.B * problem.Hq;
 }

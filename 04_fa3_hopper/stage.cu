@@ -4,6 +4,7 @@
 #include "04_fa3_hopper/backward_stage.h"
 #include "04_fa3_hopper/c_ping_pong.cuh"
 #include "04_fa3_hopper/d_overlap.cuh"
+#include "04_fa3_hopper/e_persistent.cuh"
 #include "04_fa3_hopper/operands.h"
 
 namespace stage04 {
@@ -25,15 +26,6 @@ void with_type_and_d(const Problem& problem, F&& f) {
     return with.template operator()<gpu::bf16>();
 }
 
-/// Launches 04a, 04b or 04c, which take the same operands.
-template <class T, class Kernel>
-void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem, Operands& operands, int Bc) {
-    const Maps maps{problem};
-    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, 64),
-                maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), operands.O.as<T>(),
-                operands.L.as<float>());
-}
-
 void launch_a(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch<T>({"stage04::a::forward", query_tile_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
@@ -44,14 +36,21 @@ void launch_a(const Problem& problem, Operands& operands) {
 void launch_b(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch<T>({"stage04::b::forward", query_tile_ctas(problem, b::Br), b::threads, sizeof(b::Shared<T, d>)},
-                  b::forward<T, d>, problem, operands, b::Bc(d));
+                  b::forward<T, d, NoMarks>, problem, operands, b::Bc(d), NoMarks{});
     });
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch<T>({"stage04::c::forward", query_tile_ctas(problem, c::Br), c::threads, sizeof(c::Shared<T, d>)},
-                  c::forward<T, d>, problem, operands, c::Bc(d));
+                  c::forward<T, d, NoMarks>, problem, operands, c::Bc(d), NoMarks{});
+    });
+}
+
+void launch_d(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch<T>({"stage04::d::forward", query_tile_ctas(problem, d::Br), d::threads, sizeof(d::Shared<T, d>)},
+                  d::forward<T, d, NoMarks>, problem, operands, d::Bc(d), NoMarks{});
     });
 }
 
@@ -60,15 +59,15 @@ int multiprocessors() {
     return count;
 }
 
-void launch_d(const Problem& problem, Operands& operands) {
+void launch_e(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         const Maps maps{problem};
         const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-        const d::Tiles tiles = {attention::ceil_div(problem.Nq, d::Br(d)), problem.B * problem.Hq, masked};
-        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, d::Br(d)), multiprocessors());
-        gpu::launch({"stage04::d::forward", ctas, d::threads(d), sizeof(d::Shared<T, d>)}, d::forward<T, d>,
+        const e::Tiles tiles = {attention::ceil_div(problem.Nq, e::Br(d)), problem.B * problem.Hq, masked};
+        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, e::Br(d)), multiprocessors());
+        gpu::launch({"stage04::e::forward", ctas, e::threads(d), sizeof(e::Shared<T, d>)}, e::forward<T, d>,
                     ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
-                    maps.keys<T>("K", operands.K, d::Bc(d)), maps.keys<T>("V", operands.V, d::Bc(d)),
+                    maps.keys<T>("K", operands.K, e::Bc(d)), maps.keys<T>("V", operands.V, e::Bc(d)),
                     maps.queries<T>("O", operands.O, 64), operands.O.as<T>(), operands.L.as<float>());
     });
 }
@@ -79,9 +78,10 @@ struct TileSize {
 };
 TileSize size_a(const Problem& problem) { return {a::Br, a::Bc(problem.d)}; }
 TileSize size_b(const Problem& problem) { return {b::Br, b::Bc(problem.d)}; }
-TileSize size_d(const Problem& problem) { return {d::Br(problem.d), d::Bc(problem.d)}; }
+TileSize size_e(const Problem& problem) { return {e::Br(problem.d), e::Bc(problem.d)}; }
 
-/// all_Q: of tiles that see no key too. Copies of packed operands bring rows of the next sequence along, which has no simple form.
+/// all_Q: of tiles that see no key too. Copies of packed operands bring rows of the next sequence along, which has no
+/// simple form.
 std::vector<Traffic> traffic(const Problem& problem, TileSize size, bool all_Q = false) {
     if (problem.packed()) return {};
     const ladder::TileCounts counts = ladder::count_tiles(problem, size.Br, size.Bc);
@@ -94,10 +94,12 @@ std::vector<Traffic> traffic(const Problem& problem, TileSize size, bool all_Q =
             {"L", 0, queries * 4}};
 }
 
-/// Every weight of a visited tile, and for each query the factor of its old state, which four lanes compute.
+/// Every weight of a tile that is worked on, and for each query the factor of its old state, which four lanes compute.
 double exponentials(const Problem& problem, TileSize size) {
     return double(problem.Hq) * ladder::count_tiles(problem, size.Br, size.Bc).tiles * size.Br * (size.Bc + 4);
 }
+/// A consumer of 04e passes over tiles that its 64 queries do not see.
+TileSize work_e(const Problem& problem) { return {64, e::Bc(problem.d)}; }
 
 std::vector<ladder::Workspace> no_workspaces(const Problem&) { return {}; }
 
@@ -105,7 +107,7 @@ std::vector<ladder::Workspace> no_workspaces(const Problem&) { return {}; }
 
 void register_stage(ladder::Registry& registry) {
     const auto add = [&](const char* letter, const char* name, void (*launch)(const Problem&, Operands&),
-                         TileSize (*size)(const Problem&), bool all_Q) {
+                         TileSize (*size)(const Problem&), TileSize (*work)(const Problem&), bool all_Q) {
         registry.add({.stage = "04",
                       .letter = letter,
                       .name = name,
@@ -118,13 +120,14 @@ void register_stage(ladder::Registry& registry) {
                       .refuses = refuses,
                       .workspaces = no_workspaces,
                       .launch = launch,
-                      .exponentials = [=](const Problem& problem) { return exponentials(problem, size(problem)); },
+                      .exponentials = [=](const Problem& problem) { return exponentials(problem, work(problem)); },
                       .traffic = [=](const Problem& problem) { return traffic(problem, size(problem), all_Q); }});
     };
-    add("a", "tma_wgmma", launch_a, size_a, false);
-    add("b", "specialised", launch_b, size_b, false);
-    add("c", "ping_pong", launch_c, size_b, false);
-    add("d", "overlap", launch_d, size_d, true);
+    add("a", "tma_wgmma", launch_a, size_a, size_a, false);
+    add("b", "specialised", launch_b, size_b, size_b, false);
+    add("c", "ping_pong", launch_c, size_b, size_b, false);
+    add("d", "overlap", launch_d, size_b, size_b, false);
+    add("e", "persistent", launch_e, size_e, work_e, true);
     register_backward(registry);
 }
 

@@ -9,9 +9,9 @@
 
 namespace gpu {
 
-/// cp.async.cg.shared.global [destination], [source], 16, src_size: 16 bytes, of which the first src_size (0 ... 16) come from
-/// global memory and the rest are zeros. Both addresses are multiples of 16. The source is `source` from (row, column) on; with
-/// src_size == 0 it is not read, and the row may lie beyond the matrix.
+/// cp.async.cg.shared.global [destination], [source], 16, src_size: 16 bytes, of which the first src_size (0 ... 16)
+/// come from global memory and the rest are zeros. Both addresses are multiples of 16. The source is `source` from
+/// (row, column) on; with src_size == 0 it is not read, and the row may lie beyond the matrix.
 template <class T>
 GPU_DEVICE void cp_async_cg_16(std::uint32_t destination, const Matrix<const T>& source, int row, int column,
                                int src_size GPU_SITE) {

@@ -16,7 +16,8 @@ GPU_DEVICE void red_global_add_f32(const Matrix<float>& matrix, int row, int col
 #endif
 }
 
-/// red.release.gpu.global.add.s32 at (row, column): who reads the sum with ld_acquire_gpu sees what this thread did before.
+/// red.release.gpu.global.add.s32 at (row, column): who reads the sum with ld_acquire_gpu sees what this thread did
+/// before.
 GPU_DEVICE void red_release_gpu_add(const Matrix<int>& matrix, int row, int column, int value GPU_SITE) {
     int* p = matrix.pointer(row, column, 1 GPU_PASS_SITE);
 #if GPU_EMULATOR
@@ -26,8 +27,9 @@ GPU_DEVICE void red_release_gpu_add(const Matrix<int>& matrix, int row, int colu
 #endif
 }
 
-/// ld.acquire.gpu.global.s32 at (row, column). In a loop it waits for another CTA, which must have been launched earlier (have a lower
-/// blockIdx): a later one may never begin while this one occupies its place.
+/// ld.acquire.gpu.global.s32 at (row, column). In a loop it waits for another CTA, which must have a lower
+/// blockIdx: GPUs start CTAs in that order, though CUDA does not promise it, and a CTA that has not begun may never do
+/// so while this one occupies its place.
 GPU_DEVICE int ld_acquire_gpu(const Matrix<int>& matrix, int row, int column GPU_SITE) {
     const int* p = matrix.pointer(row, column, 1 GPU_PASS_SITE);
 #if GPU_EMULATOR

@@ -1,7 +1,8 @@
-// Clusters: CTAs that run at the same time and reach each other's shared memory. PTX ISA: barrier.cluster, mapa, ld and st.shared::cluster.
+// Clusters: CTAs that run at the same time and reach each other's shared memory. PTX ISA: barrier.cluster, mapa, ld and
+// st.shared::cluster.
 //
-// A shared address carries the rank of its CTA in bits 24 and up. A CTA's shared memory must not be touched before it has started or after
-// it has exited: a barrier of the cluster after the mbarriers are set up, and one before the end.
+// A shared address carries the rank of its CTA in bits 24 and up. A CTA's shared memory must not be touched before it
+// has started or after it has exited: a barrier of the cluster after the mbarriers are set up, and one before the end.
 #pragma once
 
 #include "common/gpu/machine.h"
@@ -19,8 +20,8 @@ GPU_DEVICE int cluster_ctarank() {
 #endif
 }
 
-/// barrier.cluster.arrive.release.aligned: every thread of the cluster, once a phase; what it did with ordinary accesses is visible after
-/// the wait.
+/// barrier.cluster.arrive.release.aligned: every thread of the cluster, once a phase; what it did with ordinary
+/// accesses is visible after the wait.
 GPU_DEVICE void barrier_cluster_arrive(GPU_ONLY_SITE) {
 #if GPU_EMULATOR
     emulator::cluster_arrive(site);

@@ -5,6 +5,7 @@
 #include "common/gpu/atomic.h"
 #include "common/gpu/barrier.h"
 #include "common/gpu/bulk_copy.h"
+#include "common/gpu/clock.h"
 #include "common/gpu/cluster.h"
 #include "common/gpu/ldmatrix.h"
 #include "common/gpu/machine.h"

@@ -157,8 +157,8 @@ struct Counters {
     std::uint64_t atomics = 0;
 };
 
-/// Chooses by name the order of events of the launches that follow, and its seed. Throws Error, naming the orders there are; on
-/// a GPU there is no choice.
+/// Chooses by name the order of events of the launches that follow, and its seed. Throws Error, naming the orders there
+/// are; on a GPU there is no choice.
 void choose_schedule(const std::string& name, std::uint64_t seed);
 
 void reset_counters();

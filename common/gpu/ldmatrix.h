@@ -1,7 +1,7 @@
 // ldmatrix: 8x8 matrices of 16-bit elements from shared memory into the register layout of mma.sync. PTX ISA: ldmatrix.
 //
-// Matrix i (0 ... 3) is given by the eight row addresses that lanes 8i ... 8i + 7 pass; each points at 16 bytes, aligned to 16.
-// Register i of lane l then holds two elements of matrix i:
+// Matrix i (0 ... 3) is given by the eight row addresses that lanes 8i ... 8i + 7 pass; each points at 16 bytes,
+// aligned to 16. Register i of lane l then holds two elements of matrix i:
 //
 //           low half                     high half
 //   plain   row l / 4, column 2 (l % 4)  row l / 4, column 2 (l % 4) + 1
@@ -44,8 +44,8 @@ GPU_DEVICE void ldmatrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t address G
 #endif
 }
 
-/// stmatrix.sync.aligned.m8n8.x4.shared.b16 [address], {r0, r1, r2, r3}: the way back, with the same addresses and lanes; all 32 lanes. sm_90
-/// and later.
+/// stmatrix.sync.aligned.m8n8.x4.shared.b16 [address], {r0, r1, r2, r3}: the way back, with the same addresses and
+/// lanes; all 32 lanes. sm_90 and later.
 GPU_DEVICE void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4] GPU_SITE) {
 #if GPU_EMULATOR
     emulator::stmatrix_x4(address, r, site);

@@ -7,8 +7,9 @@
 
 namespace gpu {
 
-/// mul.rn.f32: a product that is rounded before anything else happens to it. A compiler may fuse a * b - c into one rounding;
-/// where c is itself a rounded product (the maximum of the scores), 2^(a b - c) of the largest score would then not be 1.
+/// mul.rn.f32: a product that is rounded before anything else happens to it. A compiler may fuse a * b - c into one
+/// rounding; where c is itself a rounded product (the maximum of the scores), 2^(a b - c) of the largest score would
+/// then not be 1.
 GPU_HOST_DEVICE float mul_rn(float a, float b) {
 #if GPU_EMULATOR || !defined(__CUDA_ARCH__)
     return a * b;
@@ -19,9 +20,9 @@ GPU_HOST_DEVICE float mul_rn(float a, float b) {
 #endif
 }
 
-/// ex2.approx.ftz.f32: 2^x on the special-function unit. Within 2 units in the last place (on an H200: relative error at most
-/// 2^-22.7, exact at integers); 2^-inf = 0; subnormal inputs and results are flushed to zero; NaN stays NaN. exp(x) is
-/// ex2(x * log2_e). The host of a GPU has no such unit and computes exp2. PTX ISA: ex2.
+/// ex2.approx.ftz.f32: 2^x on the special-function unit. Within 2 units in the last place (on an H200: relative error
+/// at most 2^-22.7, exact at integers); 2^-inf = 0; subnormal inputs and results are flushed to zero; NaN stays NaN.
+/// exp(x) is ex2(x * log2_e). The host of a GPU has no such unit and computes exp2. PTX ISA: ex2.
 GPU_HOST_DEVICE float ex2_approx_ftz(float x) {
 #if GPU_EMULATOR
     return emulator::ex2_approx_ftz(x);

@@ -1,13 +1,14 @@
 // mbarrier: a barrier in shared memory that counts arrivals and the bytes of asynchronous copies. PTX ISA: mbarrier.
 //
-// It goes through phases 0, 1, 2, ... A phase is complete when all `count` arrivals of the phase have come and every byte that
-// expect_tx announced has been delivered; the next phase then begins with `count` arrivals to come. A thread waits for the
-// phase with a parity: wait_parity(b, p) returns once the current phase has another parity than p. So on a fresh barrier parity 1
-// is complete and parity 0 is not: a consumer waits on full[slot] with parities 0, 1, 0, ..., one for each turn of the ring, a producer
-// on empty[slot] with 1, 0, 1, ... A waiter must not fall two phases behind, since parities repeat.
+// It goes through phases 0, 1, 2, ... A phase is complete when all `count` arrivals of the phase have come and every
+// byte that expect_tx announced has been delivered; the next phase then begins with `count` arrivals to come. A thread
+// waits for the phase with a parity: wait_parity(b, p) returns once the current phase has another parity than p. So on
+// a fresh barrier parity 1 is complete and parity 0 is not: a consumer waits on full[slot] with parities 0, 1, 0, ...,
+// one for each turn of the ring, a producer on empty[slot] with 1, 0, 1, ... A waiter must not fall two phases behind,
+// since parities repeat.
 //
-// Everything a thread did before its arrival, and every copy whose bytes the barrier counted, is visible to those who have seen
-// the phase complete.
+// Everything a thread did before its arrival, and every copy whose bytes the barrier counted, is visible to those who
+// have seen the phase complete.
 #pragma once
 
 #include "common/gpu/memory.h"
@@ -19,8 +20,9 @@ struct Mbarrier {
     std::uint64_t state;
 };
 
-/// mbarrier.init.shared::cta.b64 [barrier], count: phase 0 begins, with `count` (1 ... 2^20 - 1) arrivals to come. By one thread,
-/// once; then fence_mbarrier_init by the same thread and a barrier of the CTA (or cluster) before anybody else uses it.
+/// mbarrier.init.shared::cta.b64 [barrier], count: phase 0 begins, with `count` (1 ... 2^20 - 1) arrivals to come. By
+/// one thread, once; then fence_mbarrier_init by the same thread and a barrier of the CTA (or cluster) before anybody
+/// else uses it.
 GPU_DEVICE void mbarrier_init(std::uint32_t barrier, int count GPU_SITE) {
 #if GPU_EMULATOR
     emulator::mbarrier_init(barrier, count, site);
@@ -29,7 +31,8 @@ GPU_DEVICE void mbarrier_init(std::uint32_t barrier, int count GPU_SITE) {
 #endif
 }
 
-/// fence.mbarrier_init.release.cluster: this thread's mbarrier_init become visible to the cluster and to the copy engines.
+/// fence.mbarrier_init.release.cluster: this thread's mbarrier_init become visible to the cluster and to the copy
+/// engines.
 GPU_DEVICE void fence_mbarrier_init(GPU_ONLY_SITE) {
 #if GPU_EMULATOR
     emulator::fence_mbarrier_init(site);
@@ -47,7 +50,8 @@ GPU_DEVICE void mbarrier_arrive(std::uint32_t barrier GPU_SITE) {
 #endif
 }
 
-/// mbarrier.arrive.expect_tx.shared::cta.b64 _, [barrier], bytes: the phase also waits for `bytes` more bytes; then one arrival.
+/// mbarrier.arrive.expect_tx.shared::cta.b64 _, [barrier], bytes: the phase also waits for `bytes` more bytes; then one
+/// arrival.
 GPU_DEVICE void mbarrier_arrive_expect_tx(std::uint32_t barrier, int bytes GPU_SITE) {
 #if GPU_EMULATOR
     emulator::mbarrier_arrive(barrier, bytes, site);
@@ -56,8 +60,8 @@ GPU_DEVICE void mbarrier_arrive_expect_tx(std::uint32_t barrier, int bytes GPU_S
 #endif
 }
 
-/// mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]: one arrival at a barrier of another CTA of the cluster, whose
-/// address mapa gives.
+/// mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]: one arrival at a barrier of another CTA of the
+/// cluster, whose address mapa gives.
 GPU_DEVICE void mbarrier_arrive_cluster(std::uint32_t remote GPU_SITE) {
 #if GPU_EMULATOR
     emulator::mbarrier_arrive_cluster(remote, site);
@@ -66,8 +70,8 @@ GPU_DEVICE void mbarrier_arrive_cluster(std::uint32_t remote GPU_SITE) {
 #endif
 }
 
-/// mbarrier.try_wait.parity.shared::cta.b64 complete, [barrier], parity: whether the phase with this parity is complete. May wait a
-/// while, and may be false although it is: loop.
+/// mbarrier.try_wait.parity.shared::cta.b64 complete, [barrier], parity: whether the phase with this parity is
+/// complete. May wait a while, and may be false although it is: loop.
 GPU_DEVICE bool mbarrier_try_wait_parity(std::uint32_t barrier, int parity GPU_SITE) {
 #if GPU_EMULATOR
     return emulator::mbarrier_try_wait_parity(barrier, parity, site);

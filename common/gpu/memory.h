@@ -50,8 +50,8 @@ struct SharedReference {
 #endif
 
 /// Rows of one head of one sequence: element (row, column), columns contiguous, 64-bit row stride in elements.
-/// m(row, column) is an element; load2, load4 and load8 move several at once, aligned to their size, and store takes them
-/// back.
+/// m(row, column) is an element; load2, load4 and load8 move several at once, aligned to their size, and store takes
+/// them back.
 template <class T>
 struct Matrix {
     using Element = std::remove_const_t<T>;
@@ -69,7 +69,8 @@ struct Matrix {
         return data + row * row_stride + column;
     }
 
-    /// The same without its first rows and columns, which may be more than it has. A walk by equal steps costs an addition each.
+    /// The same without its first rows and columns, which may be more than it has. A walk by equal steps costs an
+    /// addition each.
     GPU_DEVICE Matrix from(int row, int column) const {
         Matrix rest = *this;
         rest.data += row * row_stride + column;
@@ -197,9 +198,9 @@ struct alignas(16) SharedTile {
 #endif
     }
 
-    /// The address of (row + more_rows, column + more_columns), given offset(row, column): one exclusive or and one addition of
-    /// constants, so that a loop over blocks of a tile needs few registers. With a swizzle more_rows is a multiple of 8, and
-    /// column + more_columns carries no bit.
+    /// The address of (row + more_rows, column + more_columns), given offset(row, column): one exclusive or and one
+    /// addition of constants, so that a loop over blocks of a tile needs few registers. With a swizzle more_rows is a
+    /// multiple of 8, and column + more_columns carries no bit.
     GPU_DEVICE std::uint32_t address_beyond(int offset, int more_rows, int more_columns GPU_SITE) {
         const int in_line = swizzle == Swizzle::none ? 0 : more_columns % int(128 / sizeof(T));
         const int element = (offset ^ in_line) + more_rows * columns + more_columns - in_line;
@@ -257,7 +258,8 @@ struct SharedArray : SharedTile<T, 1, n> {
     GPU_DEVICE Vector<T, 2> load2(int i GPU_SITE) { return Tile::load2(0, i GPU_PASS_SITE); }
 };
 
-/// The CTA's dynamic shared memory as a Layout (a struct of SharedTiles and SharedArrays); the launch asks for sizeof(Layout) bytes.
+/// The CTA's dynamic shared memory as a Layout (a struct of SharedTiles and SharedArrays); the launch asks for
+/// sizeof(Layout) bytes.
 template <class Layout>
 GPU_DEVICE Layout& shared_memory(GPU_ONLY_SITE) {
 #if GPU_EMULATOR

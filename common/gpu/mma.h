@@ -1,16 +1,18 @@
 // mma.sync: one warp multiplies a 16x16 by a 16x8 matrix on the tensor cores. PTX ISA: mma, m16n8k16.
 //
-// D = A B + C with A 16x16 (m x k), B 16x8 (k x n), C and D 16x8 in fp32. A lane with g = lane / 4 and t = lane % 4 holds
+// D = A B + C with A 16x16 (m x k), B 16x8 (k x n), C and D 16x8 in fp32. A lane with g = lane / 4 and t = lane % 4
+// holds
 //
 //   A  4 registers of two 16-bit elements  register j, half e:  row g + 8 (j % 2)      k 2t + 8 (j / 2) + e
 //   B  2 registers of two 16-bit elements  register j, half e:  k 2t + 8j + e          column g
 //   C  4 fp32 registers, and so D          register j:          row g + 8 (j / 2)      column 2t + j % 2
 //
-// (half e = 0 is the low one). So the D registers of two neighbouring n8 products, rounded to 16 bits and packed as {d0, d1},
-// {d2, d3}, {d4, d5}, {d6, d7}, are the A registers of one k16 step: P goes from S to P V without leaving its lanes.
+// (half e = 0 is the low one). So the D registers of two neighbouring n8 products, rounded to 16 bits and packed as
+// {d0, d1}, {d2, d3}, {d4, d5}, {d6, d7}, are the A registers of one k16 step: P goes from S to P V without leaving its
+// lanes.
 //
-// PTX leaves order and rounding of the sum open. The emulator computes what an H200 does, bit for bit: products exact, every term
-// and C cut toward zero to 25 bits below the largest exponent, added exactly, cut toward zero to fp32.
+// PTX leaves order and rounding of the sum open. The emulator computes what an H200 does, bit for bit: products exact,
+// every term and C cut toward zero to 25 bits below the largest exponent, added exactly, cut toward zero to fp32.
 #pragma once
 
 #include "common/gpu/types.h"

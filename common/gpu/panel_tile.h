@@ -1,8 +1,9 @@
-// A tile in shared memory as copy engines and warpgroup products want it, and the descriptors that name it to a product. PTX ISA: wgmma,
-// shared memory matrix layout and matrix descriptor.
+// A tile in shared memory as copy engines and warpgroup products want it, and the descriptors that name it to a
+// product. PTX ISA: wgmma, shared memory matrix layout and matrix descriptor.
 //
-// Columns come in panels of 64 (128 bytes); a panel is rows x 128 bytes, and the panels follow each other. Within each 8 rows the 16-byte
-// chunks of a row are exchanged, chunk ^= row % 8 (the 128-byte swizzle): a product reads eight rows of one chunk column without bank conflicts.
+// Columns come in panels of 64 (128 bytes); a panel is rows x 128 bytes, and the panels follow each other. Within each
+// 8 rows the 16-byte chunks of a row are exchanged, chunk ^= row % 8 (the 128-byte swizzle): a product reads eight rows
+// of one chunk column without bank conflicts.
 #pragma once
 
 #include "common/gpu/memory.h"
@@ -12,14 +13,15 @@ namespace gpu {
 /// How an operand of a product lies in shared memory: k runs along the row (K-major), or across rows (MN-major).
 enum class Major { k = 0, mn = 1 };
 
-/// The 64-bit matrix descriptor with a 128-byte swizzle: `address` of the operand's first element, bytes from one panel to the next
-/// (leading; ignored in K-major), bytes from 8 rows to the next 8 (stride).
+/// The 64-bit matrix descriptor with a 128-byte swizzle: `address` of the operand's first element, bytes from one panel
+/// to the next (leading; ignored in K-major), bytes from 8 rows to the next 8 (stride).
 GPU_HOST_DEVICE constexpr std::uint64_t matrix_descriptor(std::uint32_t address, int leading_bytes, int stride_bytes) {
     return (address & 0x3FFFF) >> 4 | std::uint64_t(leading_bytes >> 4) << 16 | std::uint64_t(stride_bytes >> 4) << 32 |
            std::uint64_t{1} << 62;
 }
 
-/// rows x columns 16-bit elements, both majors from one layout: as A or B with k along the columns, or with k along the rows.
+/// rows x columns 16-bit elements, both majors from one layout: as A or B with k along the columns, or with k along the
+/// rows.
 template <class T, int rows_, int columns_>
 struct alignas(1024) PanelTile {
     static constexpr int rows = rows_, columns = columns_, panel_columns = 64;
@@ -48,8 +50,8 @@ struct alignas(1024) PanelTile {
         return address() + offset(row, column) * int(sizeof(T));
     }
 
-    /// Descriptor of the operand whose rows begin at `row` (a multiple of 8) and whose k begins at column `k` (a multiple of 16): k along the
-    /// columns.
+    /// Descriptor of the operand whose rows begin at `row` (a multiple of 8) and whose k begins at column `k` (a
+    /// multiple of 16): k along the columns.
     GPU_DEVICE std::uint64_t k_major(int row, int k) {
         return matrix_descriptor(
             address() +
@@ -57,8 +59,8 @@ struct alignas(1024) PanelTile {
             16, 1024);
     }
 
-    /// Descriptor of the operand whose k begins at row `k` (a multiple of 8) and whose m or n begins at `column` (a multiple of 64): k along the
-    /// rows.
+    /// Descriptor of the operand whose k begins at row `k` (a multiple of 8) and whose m or n begins at `column` (a
+    /// multiple of 64): k along the rows.
     GPU_DEVICE std::uint64_t mn_major(int k, int column) {
         return matrix_descriptor(
             address() + (column / panel_columns * rows * panel_columns + k * panel_columns) * int(sizeof(T)),

@@ -1,9 +1,11 @@
 // Tensor maps: how a copy engine (TMA) finds a tile of a tensor in global memory and where it puts it in shared memory.
-// Encoded by the host, handed to the kernel as a `const __grid_constant__ TensorMap`. CUDA driver API: cuTensorMapEncodeTiled.
+// Encoded by the host, handed to the kernel as a `const __grid_constant__ TensorMap`. CUDA driver API:
+// cuTensorMapEncodeTiled.
 //
-// A tensor of attention is a map of five dimensions, fastest first: 64 columns (128 bytes of 16-bit elements, the width of the
-// swizzle), rows, panels of 64 columns, heads, batches. One copy brings a box of 64 x rows x panels: the panels one after the other,
-// each row 128 bytes, as PanelTile describes it. Rows beyond the tensor arrive as zeros and are not written by a store.
+// A tensor of attention is a map of five dimensions, fastest first: 64 columns (128 bytes of 16-bit elements, the width
+// of the swizzle), rows, panels of 64 columns, heads, batches. One copy brings a box of 64 x rows x panels: the panels
+// one after the other, each row 128 bytes, as PanelTile describes it. Rows beyond the tensor arrive as zeros and are
+// not written by a store.
 #pragma once
 
 #include <algorithm>
@@ -38,8 +40,8 @@ constexpr TensorMapType tensor_map_type = std::is_same_v<T, fp16>   ? TensorMapT
                                                                     : TensorMapType::fp32;
 constexpr int element_bytes(TensorMapType type) { return type == TensorMapType::fp32 ? 4 : 2; }
 
-/// Throws Error, naming the dimension and the limit: base and strides are multiples of 16 bytes, strides are not negative and below
-/// 2^40 bytes, a row of the box is a multiple of 16 bytes and fits the swizzle.
+/// Throws Error, naming the dimension and the limit: base and strides are multiples of 16 bytes, strides are not
+/// negative and below 2^40 bytes, a row of the box is a multiple of 16 bytes and fits the swizzle.
 void check_tensor_map(const char* name, TensorMapType type, const void* data, const TensorMapShape& shape);
 
 #if GPU_EMULATOR
@@ -62,9 +64,9 @@ TensorMap encode_tensor_map(const char* name, const Tensor<T>& tensor, const Ten
 #endif
 }
 
-/// The map of `batches` x `heads` matrices of `rows` rows of 16-bit elements, columns a multiple of 64, copied in tiles of box_rows rows and
-/// all columns (PanelTile<T, box_rows, columns>). Of a dimension of one element the stride is ignored; an empty tensor gets the map of one
-/// element, from which nothing may be copied.
+/// The map of `batches` x `heads` matrices of `rows` rows of 16-bit elements, columns a multiple of 64, copied in tiles
+/// of box_rows rows and all columns (PanelTile<T, box_rows, columns>). Of a dimension of one element the stride is
+/// ignored; an empty tensor gets the map of one element, from which nothing may be copied.
 template <class T>
 TensorMap tile_map(const char* name, const Tensor<T>& tensor, int batches, int heads, std::int64_t rows, int box_rows) {
     const auto at_least_1 = [](std::int64_t size) { return std::max<std::int64_t>(size, 1); };

@@ -1,5 +1,5 @@
-// A warpgroup: four consecutive warps, the first of which has a number divisible by 4. What it does as one besides wgmma. PTX ISA: setmaxnreg,
-// elect.sync.
+// A warpgroup: four consecutive warps, the first of which has a number divisible by 4. What it does as one besides
+// wgmma. PTX ISA: setmaxnreg, elect.sync.
 #pragma once
 
 #include "common/gpu/warp.h"
@@ -8,8 +8,8 @@ namespace gpu {
 
 constexpr int warpgroup_size = 128;
 
-/// Number of this thread's warpgroup in its CTA, the same for all lanes of a warp and known so to the compiler (roles are chosen by it
-/// without divergence).
+/// Number of this thread's warpgroup in its CTA, the same for all lanes of a warp and known so to the compiler (roles
+/// are chosen by it without divergence).
 GPU_DEVICE int warpgroup_id() {
 #if GPU_EMULATOR
     return threadIdx.x / warpgroup_size;
@@ -18,7 +18,8 @@ GPU_DEVICE int warpgroup_id() {
 #endif
 }
 
-/// elect.sync _|elected, 0xFFFFFFFF: true in one lane of the warp (on an H200 the lowest), the same at every call. All 32 lanes take part.
+/// elect.sync _|elected, 0xFFFFFFFF: true in one lane of the warp (on an H200 the lowest), the same at every call. All
+/// 32 lanes take part.
 GPU_DEVICE bool elect_sync(GPU_ONLY_SITE) {
 #if GPU_EMULATOR
     return emulator::elect_sync(site);
@@ -35,8 +36,9 @@ GPU_DEVICE bool elect_sync(GPU_ONLY_SITE) {
 #endif
 }
 
-/// setmaxnreg.dec.sync.aligned.u32 n: each thread of the warpgroup keeps n registers (24 ... 256, a multiple of 8) and gives the rest
-/// back to the CTA. All four warps.
+/// setmaxnreg.dec.sync.aligned.u32 n: each thread of the warpgroup keeps n registers (24 ... 256, a multiple of 8) and
+/// gives the rest back to the CTA. All four warps. The kernel needs __launch_bounds__: without a register count at
+/// entry ptxas ignores it.
 template <int n>
 GPU_DEVICE void setmaxnreg_dec(GPU_ONLY_SITE) {
     static_assert(n >= 24 && n <= 256 && n % 8 == 0);

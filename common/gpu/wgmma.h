@@ -1,19 +1,23 @@
-// wgmma: a warpgroup multiplies a 64 x 16 by a 16 x N matrix on the tensor cores, while its threads go on. PTX ISA: wgmma.
+// wgmma: a warpgroup multiplies a 64 x 16 by a 16 x N matrix on the tensor cores, while its threads go on. PTX ISA:
+// wgmma.
 //
-// D = A B (+ D) with D 64 x N in fp32, in the registers of the 128 threads. B comes from shared memory by its descriptor (PanelTile), A too or
-// from registers. With w = warp of the warpgroup, g = lane / 4, t = lane % 4 a thread holds
+// D = A B (+ D) with D 64 x N in fp32, in the registers of the 128 threads. B comes from shared memory by its
+// descriptor (PanelTile), A too or from registers. With w = warp of the warpgroup, g = lane / 4, t = lane % 4 a thread
+// holds
 //
 //   D  N / 2 fp32 registers                  register i:          row 16 w + g + 8 (i / 2 % 2)   column 8 (i / 4) + 2t + i % 2
 //   A  4 registers of two 16-bit elements    register j, half e:  row 16 w + g + 8 (j % 2)       k      2t + 8 (j / 2) + e
 //
-// So the D registers 8i ... 8i + 7 of one product, rounded to 16 bits and packed in pairs, are the A registers of k16 step i of the next:
-// P goes from S to P V without leaving its lanes.
+// So the D registers 8i ... 8i + 7 of one product, rounded to 16 bits and packed in pairs, are the A registers of k16
+// step i of the next: P goes from S to P V without leaving its lanes.
 //
-// The life of a product: wgmma_fence once after ordinary code has touched the registers of D or A; any number of wgmma; commit_group; wait_group.
-// Until the wait that covers it D and A in registers must not be touched, and shared memory that it reads not be written.
-// What ordinary stores wrote into an operand needs fence_proxy_async and a barrier before. All 128 threads come together.
+// The life of a product: wgmma_fence once after ordinary code has touched the registers of D or A; any number of wgmma;
+// commit_group; wait_group. Until the wait that covers it D and A in registers must not be touched, and shared memory
+// that it reads not be written. What ordinary stores wrote into an operand needs fence_proxy_async and a barrier
+// before. All 128 threads come together.
 //
-// PTX leaves order and rounding of the sum open. The emulator computes what an H200 does, bit for bit; the rule is that of mma.h.
+// PTX leaves order and rounding of the sum open. The emulator computes what an H200 does, bit for bit; the rule is that
+// of mma.h.
 #pragma once
 
 #include "common/gpu/panel_tile.h"
@@ -36,18 +40,14 @@ GPU_DEVICE void keep_in_order(R (&registers)[n]) {
         }
     }
 }
-template <class R, int m, int n>
-GPU_DEVICE void keep_in_order(R (&registers)[m][n]) {
-#pragma unroll
-    for (int i = 0; i < m; ++i) keep_in_order(registers[i]);
-}
 #endif
 
 #if GPU_EMULATOR
 using emulator::RegisterArray;
 #endif
 
-/// wgmma.fence.sync.aligned: what ordinary code did to `registers`, arrays of D or A (up to eight), is done before the products that follow.
+/// wgmma.fence.sync.aligned: what ordinary code did to `registers`, arrays of D or A (up to eight), is done before the
+/// products that follow.
 #if GPU_EMULATOR
 inline void wgmma_fence(
     RegisterArray a = {}, RegisterArray b = {}, RegisterArray c = {}, RegisterArray d = {}, RegisterArray e = {},
@@ -71,8 +71,8 @@ GPU_DEVICE void wgmma_commit_group(GPU_ONLY_SITE) {
 #endif
 }
 
-/// wgmma.wait_group.sync.aligned pending: wait until at most `pending` of the youngest groups are under way. `registers` are the arrays of D
-/// and A (up to eight) that the finished ones used: from here on they may be touched.
+/// wgmma.wait_group.sync.aligned pending: wait until at most `pending` of the youngest groups are under way.
+/// `registers` are the arrays of D and A (up to eight) that the finished ones used: from here on they may be touched.
 #if GPU_EMULATOR
 template <int pending>
 void wgmma_wait_group(
@@ -92,8 +92,8 @@ GPU_DEVICE void wgmma_wait_group(Registers&... registers) {
 #include "common/gpu/wgmma_forms.inc"
 #endif
 
-/// wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T d, a, b, accumulate, 1, 1, a_major, b_major (T = f16 or bf16, N = 2 x size of d): both
-/// operands from shared memory. accumulate: D = A B + D, else D = A B.
+/// wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T d, a, b, accumulate, 1, 1, a_major, b_major (T = f16 or bf16, N = 2 x
+/// size of d): both operands from shared memory. accumulate: D = A B + D, else D = A B.
 template <class T, Major a_major, Major b_major, int n>
 GPU_DEVICE void wgmma_m64k16(float (&d)[n], std::uint64_t a, std::uint64_t b, bool accumulate GPU_SITE) {
 #if GPU_EMULATOR

@@ -1,4 +1,4 @@
-"""What the plots share: one results file in, one picture out, and every fault said in one sentence."""
+"""What the plots share: results files in, one picture out, and every fault said in one sentence."""
 
 import pathlib
 import sys
@@ -15,11 +15,17 @@ def save(figure, path):
 
 def main(arguments, usage, read_results, draw):
     """draw(read_results(RESULTS), PICTURE) for the two arguments; returns the exit status: 0 drawn, 2 bad input."""
-    if len(arguments) != 2:
+    return main_of_many(arguments if len(arguments) == 2 else [], usage, read_results,
+                        lambda results, path: draw(*results, path))  # fmt: skip
+
+
+def main_of_many(arguments, usage, read_results, draw):
+    """draw([read_results(RESULTS), ...], PICTURE) for RESULTS ... PICTURE; returns the exit status."""
+    if len(arguments) < 2:
         print(usage, file=sys.stderr)
         return 2
     try:
-        draw(read_results(arguments[0]), arguments[1])
+        draw([read_results(path) for path in arguments[:-1]], arguments[-1])
     except BadResults as error:
         print(error, file=sys.stderr)
         return 2

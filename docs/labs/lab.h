@@ -7,8 +7,8 @@
 #include "common/gpu/gpu.h"
 #include "common/gpu/launch.h"
 
-/// Runs a lab, which returns whether its numbers are right. `program [SCHEDULE [SEED]]` chooses the order of events on the software GPU.
-/// Exit status: 0 right, 1 wrong or reported, 77 not for this GPU.
+/// Runs a lab, which returns whether its numbers are right. `program [SCHEDULE [SEED]]` chooses the order of events on
+/// the software GPU. Exit status: 0 right, 1 wrong or reported, 77 not for this GPU.
 inline int run_lab(int argc, char** argv, bool (*lab)()) {
     try {
         if (argc > 1) gpu::choose_schedule(argv[1], argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);

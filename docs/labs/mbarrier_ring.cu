@@ -3,9 +3,9 @@
 //   full[s]    1 arrival (the producer's) and the bytes of a tile    the tile is there
 //   empty[s]   2 arrivals, one of each consumer warp                 the slot may be filled again
 //
-// A barrier goes through phases 0, 1, 2, ..., a wait names the parity of the phase it waits for. Tile i uses slot i % 2 for the (i / 2)-th
-// time: its consumers wait for phase i / 2 of full, the producer for phase i / 2 - 1 of empty; phase -1 of a fresh barrier
-// counts as complete, so the first two waits of the producer pass.
+// A barrier goes through phases 0, 1, 2, ..., a wait names the parity of the phase it waits for. Tile i uses slot i % 2
+// for the (i / 2)-th time: its consumers wait for phase i / 2 of full, the producer for phase i / 2 - 1 of empty; phase
+// -1 of a fresh barrier counts as complete, so the first two waits of the producer pass.
 #include <vector>
 
 #include "docs/labs/lab.h"

@@ -1,10 +1,11 @@
-// Where the elements of a tile lie in shared memory, without and with a swizzle, and what that does to eight rows of one column.
+// Where the elements of a tile lie in shared memory, without and with a swizzle, and what that does to eight rows of
+// one column.
 //
-// Shared memory delivers 128 bytes a cycle, 4 from each of 32 banks; byte b belongs to bank b / 4 % 32. A row of 64 bf16 is 128 bytes, so
-// rows lie one below the other in the same banks: eight rows of one 16-byte chunk, which is what ldmatrix reads at once and a tensor core
-// wants of an operand, all come from the same four banks, one row a cycle. xor_8 moves chunk c of row r to chunk c ^ r % 8 of
-// the row: the eight rows lie in eight different groups of four banks. SharedTile<..., Swizzle::xor_8>, PanelTile and a tensor copy with a 128-byte
-// swizzle all do this.
+// Shared memory delivers 128 bytes a cycle, 4 from each of 32 banks; byte b belongs to bank b / 4 % 32. A row of 64
+// bf16 is 128 bytes, so rows lie one below the other in the same banks: eight rows of one 16-byte chunk, which is what
+// ldmatrix reads at once and a tensor core wants of an operand, all come from the same four banks, one row a cycle.
+// xor_8 moves chunk c of row r to chunk c ^ r % 8 of the row: the eight rows lie in eight different groups of four
+// banks. SharedTile<..., Swizzle::xor_8>, PanelTile and a tensor copy with a 128-byte swizzle all do this.
 #include <algorithm>
 #include <vector>
 

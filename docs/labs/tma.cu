@@ -1,9 +1,10 @@
-// One tensor copy (TMA): a box of 16 rows x 64 columns of bf16, where each of its chunks lies in shared memory, and what arrives beyond
-// the tensor. PTX ISA: cp.async.bulk.tensor.
+// One tensor copy (TMA): a box of 16 rows x 64 columns of bf16, where each of its chunks lies in shared memory, and
+// what arrives beyond the tensor. PTX ISA: cp.async.bulk.tensor.
 //
 // 1. The host encodes a tensor map: 20 rows, boxes of 16, 128-byte swizzle.
-// 2. One thread sets up an mbarrier, says how many bytes it expects, orders the copy from row 8 on, so that 4 rows of the box lie beyond
-//    the tensor. They count all the same, and zeros arrive.
+// 2. One thread sets up an mbarrier, says how many bytes it expects, orders the copy from row 8 on, so that 4 rows of
+// the
+//    box lie beyond the tensor. They count all the same, and zeros arrive.
 // 3. Whoever has seen the barrier complete may read the bytes: here as they lie, without undoing the swizzle.
 #include <bit>
 #include <vector>
@@ -40,7 +41,7 @@ __global__ void load_box(const __grid_constant__ TensorMap map, Tensor<float> li
 }
 
 bool lab() {
-    // Element (row, column) says where it comes from: 8 row + chunk + 1, exact in bf16, which is the upper half of fp32.
+    // Element (row, column) says where it comes from: 8 row + chunk + 1, exact in bf16, the upper half of fp32.
     std::vector<std::uint16_t> tensor(tensor_rows * columns);
     for (int i = 0; i < tensor_rows * columns; ++i) {
         const auto number = static_cast<float>(i / columns * 8 + i % columns / chunk + 1);

@@ -1,10 +1,14 @@
-// One warpgroup product: D (64 x 64) = A (64 x 64) B (64 x 64) by 128 threads, from two tiles in shared memory. PTX ISA: wgmma.
+// One warpgroup product: D (64 x 64) = A (64 x 64) B (64 x 64) by 128 threads, from two tiles in shared memory. PTX
+// ISA: wgmma.
 //
-// 1. Ordinary stores fill the tiles, A as rows of k, B as columns of k (K-major). The tensor cores look at shared memory through another
+// 1. Ordinary stores fill the tiles, both with k along the row (K-major), so B is stored as its transpose. The tensor
+// cores look at shared memory through another
 //    door: fence_proxy_async by everybody who has stored, then a barrier.
-// 2. wgmma_fence: what ordinary code did to the registers of D is done. Four products of 16 k each are ordered, on the same D and so in their
+// 2. wgmma_fence: what ordinary code did to the registers of D is done. Four products of 16 k each are ordered, on the
+// same D and so in their
 //    order; a descriptor says where an operand begins. commit makes them one group.
-// 3. The threads are free meanwhile, D is not: wait_group gives it back. Then thread 4 g + t of warp w holds, in register i, row
+// 3. The threads are free meanwhile, D is not: wait_group gives it back. Then thread 4 g + t of warp w holds, in
+// register i, row
 //    16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + 2 t + i % 2.
 #include <vector>
 

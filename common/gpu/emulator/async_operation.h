@@ -12,8 +12,9 @@ namespace emulator {
 struct Cta;
 struct Thread;
 
-/// Something that a thread has ordered. issue() puts it into the pending list of the CTA; the schedule, or a wait that needs it, performs its
-/// steps one after the other: sources are read and destinations written then and not before. Its address must not change.
+/// Something that a thread has ordered. issue() puts it into the pending list of the CTA; the schedule, or a wait that
+/// needs it, performs its steps one after the other: sources are read and destinations written then and not before. Its
+/// address must not change.
 struct AsyncOperation {
     const char* name;
     Thread* issuer;
@@ -53,8 +54,8 @@ struct Groups {
     void clear() { *this = {}; }
 };
 
-/// To the race detector an engine is somebody else than the thread that it works for: while this lives, tsan::read_range and tsan::write_range
-/// speak for the engine.
+/// To the race detector an engine is somebody else than the thread that it works for: while this lives,
+/// tsan::read_range and tsan::write_range speak for the engine.
 class EngineSpeaks {
   public:
     explicit EngineSpeaks(AsyncOperation& operation);

@@ -24,15 +24,15 @@ struct Box {
     /// What an mbarrier counts: all of it, inside the tensor or not.
     int bytes() const { return rows() * row_bytes(); }
 
-    /// Where a byte lies that would lie at `address` without a swizzle: of the three address bits above the 128-byte line as many as the
-    /// span has chunks are added, modulo 2, to those of the 16-byte chunk.
+    /// Where a byte lies that would lie at `address` without a swizzle: of the three address bits above the 128-byte
+    /// line as many as the span has chunks are added, modulo 2, to those of the 16-byte chunk.
     std::uint32_t swizzled(std::uint32_t address) const {
         const auto chunks = static_cast<std::uint32_t>(map.swizzle_bytes / 16);
         return chunks == 0 ? address : address ^ (address >> 7 & (chunks - 1)) << 4;
     }
 
-    /// visit(row, first, bytes, global): bytes [first, first + bytes) of the row are inside the tensor, and `global` is where they lie there;
-    /// bytes == 0 if none are.
+    /// visit(row, first, bytes, global): bytes [first, first + bytes) of the row are inside the tensor, and `global` is
+    /// where they lie there; bytes == 0 if none are.
     template <class Visit>
     void for_each_row(Visit visit) const {
         const std::int64_t low = std::max<std::int64_t>(0, -std::int64_t{begin[0]});
@@ -45,7 +45,7 @@ struct Box {
             for (int i = 1, rest = row; i < map.rank; rest /= map.box[i++]) {
                 const std::int64_t coordinate = std::int64_t{begin[i]} + rest % map.box[i];
                 outside = outside || coordinate < 0 || coordinate >= map.size[i];
-                global += coordinate * map.stride[i];
+                if (!outside) global += coordinate * map.stride[i];
             }
             visit(row, first, outside ? 0 : inside, global);
         }
@@ -60,5 +60,12 @@ struct Box {
                 visit(swizzled(address + static_cast<std::uint32_t>(row * pitch() + chunk)), 16);
     }
 };
+
+/// The box of a tensor copy with `rank` coordinates; reports those that the map does not take.
+Box box_at(const TensorMap& map, const int* coordinates, int rank, const char* name, Site site);
+/// `bytes` in a row of global memory: a tensor of one dimension, copied whole. Reports what is no multiple of 16.
+Box row_box(const void* data, const Region* region, int bytes, const char* name, Site site);
+/// Reports a value that is not a multiple.
+void check_multiple(const char* name, const char* what, std::int64_t value, int of, Site site);
 
 }  // namespace emulator

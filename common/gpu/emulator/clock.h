@@ -1,10 +1,12 @@
 // What happened before what: vector clocks.
 //
-// An agent is whoever touches shared memory: a thread; an engine that reads on behalf of a thread or a warpgroup; an mbarrier, in whose name
-// copies write. Each counts its epochs and stamps what it does with (agent, epoch). An access is ordered after an earlier one if the thread that
-// makes it has, by some chain of arrivals and waits, learnt that the earlier agent's epoch is over.
+// An agent is whoever touches shared memory: a thread; an engine that reads on behalf of a thread or a warpgroup; an
+// mbarrier, in whose name copies write. Each counts its epochs and stamps what it does with (agent, epoch). An access
+// is ordered after an earlier one if the thread that makes it has, by some chain of arrivals and waits, learnt that the
+// earlier agent's epoch is over.
 //
-// Lanes that wait together learn the same: they share one clock, so that a barrier costs one copy of it and not one for each thread.
+// Lanes that wait together learn the same: they share one clock, so that a barrier costs one copy of it and not one for
+// each thread.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +25,8 @@ struct [[gnu::packed]] Stamp {
     std::uint32_t epoch : 24;
 };
 
-/// For each agent the last epoch that is over, and of threads the last whose ordinary stores fence.proxy.async has shown to engines.
+/// For each agent the last epoch that is over, and of threads the last whose ordinary stores fence.proxy.async has
+/// shown to engines.
 class Clock {
   public:
     std::uint32_t known(unsigned agent) const { return agent < known_.size() ? known_[agent] : 0; }
@@ -57,7 +60,8 @@ using Past = boost::local_shared_ptr<const Clock>;
 /// One generation of a place where threads synchronise: what those who arrived knew and did.
 class Sync {
   public:
-    /// The thread arrives: what it knows and did so far is over for those who will wait. A new epoch of the thread begins.
+    /// The thread arrives: what it knows and did so far is over for those who will wait. A new epoch of the thread
+    /// begins.
     void release(Thread& thread);
     /// The thread has waited.
     void acquire(Thread& thread);
@@ -71,6 +75,9 @@ class Sync {
     std::vector<Past> joined_;                  // what it was made of
     std::vector<std::pair<Past, Past>> given_;  // what those who did not arrive knew, before and after
 };
+
+/// Whether what the stamp tells of is over for the thread.
+bool ordered(Stamp earlier, const Thread& thread);
 
 /// The thread has seen the end of an engine's epoch.
 void learn(Thread& thread, unsigned agent, std::uint32_t epoch);

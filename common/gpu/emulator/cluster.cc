@@ -55,7 +55,7 @@ char* access(std::uint32_t address, bool write, const char* instruction, Site si
 
 int Cluster::live_threads() const {
     int n = 0;
-    for (int rank = 0; rank < size; ++rank) n += ctas[rank]->live_threads;
+    for (const auto& cta : members()) n += cta->live_threads;
     return n;
 }
 
@@ -90,7 +90,7 @@ void check_cluster_after_exit(const Thread& thread, Site site) {
     if (thread.cluster_arrived && thread.cluster_phase == cluster.phase) --cluster.arrived;
     complete_if_all_arrived(cluster);
     if (cta.live_threads > 0) return;
-    for (const auto& other : cluster.ctas)
+    for (const auto& other : cluster.members())
         for (const AsyncOperation* operation : other->pending)
             if (operation->touches(cta))
                 machine.report("the CTA ends while " + std::string(operation->name) + " issued by " +

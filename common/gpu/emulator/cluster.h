@@ -1,11 +1,14 @@
 // A cluster: the CTAs that run together, and the agents that touch their shared memory.
 #pragma once
 
+#include <span>
+
 #include "common/gpu/emulator/machine.h"
 
 namespace emulator {
 
-/// Whoever a stamp can name (clock.h): a thread, an mbarrier that counts copies, or an engine that reads (neither of both).
+/// Whoever a stamp can name (clock.h): a thread, an mbarrier that counts copies, or an engine that reads (neither of
+/// both).
 struct Agent {
     const Thread* thread = nullptr;
     const Cta* cta = nullptr;
@@ -28,6 +31,7 @@ struct Cluster {
         agents.push_back(agent);
         return static_cast<unsigned>(agents.size() - 1);
     }
+    std::span<const std::unique_ptr<Cta>> members() const { return {ctas.data(), static_cast<std::size_t>(size)}; }
     int live_threads() const;
 };
 
@@ -35,9 +39,11 @@ struct Cluster {
 inline std::uint32_t address_in(int rank, std::uint32_t address) {
     return (address & 0xFFFFFFu) | static_cast<std::uint32_t>(rank) << 24;
 }
-/// The CTA of the cluster in whose shared memory an address lies; reports a rank that there is not, or a CTA that has exited.
+/// The CTA of the cluster in whose shared memory an address lies; reports a rank that there is not, or a CTA that has
+/// exited.
 Cta& cta_of(const Thread& thread, std::uint32_t address, const char* instruction, Site site);
-/// A thread of another CTA is about to touch the shared memory of `cta`, which must have begun and must not end before it has learnt of it.
+/// A thread of another CTA is about to touch the shared memory of `cta`, which must have begun and must not end before
+/// it has learnt of it.
 void visit(const Thread& thread, Cta& cta, const char* instruction, Site site);
 /// The last thread of the CTA has exited.
 void check_cluster_after_exit(const Thread& thread, Site site);

@@ -158,6 +158,8 @@ void wgmma_wait_group(int pending, const std::initializer_list<RegisterArray>& r
 
 float ex2_approx_ftz(float x);
 void count_rescale();
+/// Logical time; no two looks at it give the same.
+std::int64_t clock(Site site);
 void red_global_add(const Region* region, float* pointer, float value, Site site);
 void red_release_gpu_add(const Region* region, int* pointer, int value, Site site);
 /// A thread that finds what it found there before parks until somebody adds: a loop of loads costs nothing.

@@ -1,7 +1,6 @@
 #include "common/gpu/emulator/machine.h"
 
 #include <exception>
-#include <map>
 #include <utility>
 
 #include "common/gpu/emulator/cluster.h"
@@ -21,97 +20,6 @@ struct Reported {};
 
 }  // namespace
 
-std::string ranges(const std::vector<int>& numbers) {
-    std::string result;
-    for (std::size_t first = 0; first < numbers.size();) {
-        std::size_t last = first;
-        while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-        if (!result.empty()) result += ", ";
-        result += std::to_string(numbers[first]);
-        if (last > first) result += "-" + std::to_string(numbers[last]);
-        first = last + 1;
-    }
-    return result;
-}
-
-std::string ranges(std::uint32_t mask, int offset) {
-    std::vector<int> numbers;
-    for (; mask != 0; mask &= mask - 1) numbers.push_back(offset + std::countr_zero(mask));
-    return ranges(numbers);
-}
-
-std::string text(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
-
-std::string text(const Thread& thread) {
-    return "thread " + std::to_string(thread.index) + " (warp " + std::to_string(thread.warp()) + ", lane " +
-           std::to_string(thread.lane()) + ")";
-}
-
-void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, std::uint32_t first_address,
-                int registers) {
-    index = cta;
-    thread_count = live_threads = threads_in_cta;
-    ready_warps = 0;
-    arena.start(shared_bytes, first_address);
-    pending.clear();
-    loads.clear();
-    mbarriers.clear();
-    visitors.clear();
-    for (Barrier& barrier : barriers) barrier = {};
-    for (Warp& warp : warps) {
-        warp.ready = warp.live = warp.exists = 0;
-        warp.meetings.clear();
-    }
-    free_registers = 0;
-    for (int first = 0; first < thread_count; first += warpgroup_size) {
-        Warpgroup& warpgroup = warpgroups[first / warpgroup_size];
-        warpgroup = {};
-        warpgroup.registers = registers;
-    }
-    static const Past nothing = boost::make_local_shared<Clock>();
-    while (static_cast<int>(threads.size()) < thread_count) threads.push_back(std::make_unique<Thread>());
-    for (int i = 0; i < thread_count; ++i) {
-        Thread& thread = *threads[i];
-        thread.cta = this;
-        thread.index = i;
-        thread.waiting = {};
-        thread.polled = nullptr;
-        thread.copies.clear();
-        thread.bulk.clear();
-        thread.agent = cluster->add({&thread, this});
-        thread.epoch = 1;
-        thread.fenced_epoch = 0;
-        thread.past = nothing;
-        thread.timed_out_after = 0;
-        thread.cluster_arrived = false;
-        warps[thread.warp()].live |= thread.bit();
-        warps[thread.warp()].exists |= thread.bit();
-        set_ready(thread);
-    }
-}
-
-void Machine::start(Cluster& cluster, std::int64_t first_cta) {
-    cluster.size = shape_->cluster;
-    cluster.agents.assign(1, {});
-    cluster.arrived = 0;
-    cluster.phase = 0;
-    cluster.arriving = cluster.complete = {};
-    cluster.waiting.clear();
-    // The same place in every CTA, so that mapa only changes the rank.
-    const auto offset = static_cast<std::uint32_t>(SharedArena::alignment) * (1 + random_.below(15));
-    while (static_cast<int>(cluster.ctas.size()) < cluster.size) cluster.ctas.push_back(std::make_unique<Cta>());
-    for (int rank = 0; rank < cluster.size; ++rank) {
-        Cta& cta = *cluster.ctas[rank];
-        cta.cluster = &cluster;
-        cta.rank = rank;
-        cta.start(first_cta + rank, shape_->threads, shape_->shared_bytes, address_in(rank, offset),
-                  registers_at_launch(*shape_));
-        for (int i = 0; i < cta.thread_count; ++i) cta.threads[i]->fiber.start(thread_entry, cta.threads[i].get());
-        scheduler_.admit(cta);
-        residents_.push_back(&cta);
-    }
-}
-
 void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* arguments) {
     if (current_ != nullptr) report("a kernel launched a kernel", Site{shape.kernel, 0});
     set_sticky_float_flags();
@@ -124,6 +32,7 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         random_ = Random(options().seed);
         scheduler_.start(options().schedule, random_);
         operations_left_ = scheduler_.operations_until_preemption();
+        time_ = 0;
         steps_ = 0;
         events_ = 1;
         failure_.clear();
@@ -176,7 +85,8 @@ Thread* Machine::choose() {
     }
 }
 
-/// No thread can go on. Those in try_wait may give up, as if a time had run out; false if nothing has happened since they did.
+/// No thread can go on. Those in try_wait may give up, as if a time had run out; false if nothing has happened since
+/// they did.
 bool Machine::time_out() {
     bool any = false;
     for (Cta* cta : residents_)
@@ -195,6 +105,7 @@ void Machine::perform(AsyncOperation& operation) {
         const AsyncOperation* outer;
         ~Performing() { engine = outer; }
     } performing{engine_, std::exchange(engine_, &operation)};
+    ++time_;
     if (!operation.step()) return;
     auto& pending = operation.issuer->cta->pending;
     pending[operation.pending_index] = pending.back();
@@ -284,29 +195,11 @@ void Machine::fail(std::string text) {
     if (failure_.empty()) failure_ = std::move(text);
 }
 
-std::string Machine::footer(const Cta* cta) const {
-    return std::string("\n  kernel ") + shape_->kernel +
-           (cta != nullptr ? ", CTA " + std::to_string(cta->index) + " of " + std::to_string(shape_->ctas) : "") +
-           ", schedule " + name(options().schedule) + ", seed " + std::to_string(options().seed);
-}
-
-std::string Machine::deadlock() const {
-    std::string result = "deadlock: no thread can go on";
-    for (const Cta* cta : residents_) {
-        // Threads that wait for the same thing at the same place share a line.
-        std::map<std::string, std::vector<int>> groups;
-        for (int i = 0; i < cta->thread_count; ++i) {
-            const Thread& thread = *cta->threads[i];
-            if (!(cta->warps[thread.warp()].live & thread.bit())) continue;
-            const Waiting& waiting = thread.waiting;
-            std::string what = waiting.instruction;
-            if (waiting.barrier >= 0) what += " " + std::to_string(waiting.barrier);
-            groups[what + " at " + text(waiting.site) + ": " + waiting.progress(thread)].push_back(i);
-        }
-        for (const auto& [what, threads] : groups)
-            result += "\n  CTA " + std::to_string(cta->index) + ", threads " + ranges(threads) + " wait for " + what;
-    }
-    return result + footer(nullptr);
+std::int64_t clock(Site) {
+    tsan::Ignore ignore;
+    machine.operation();
+    machine.thread("mov of %clock64");
+    return machine.now();
 }
 
 }  // namespace emulator

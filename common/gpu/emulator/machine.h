@@ -152,8 +152,11 @@ class Machine {
 
     /// Every instruction comes through here: in schedules that interleave, now and then another agent goes on first.
     void operation() {
+        ++time_;
         if (--operations_left_ <= 0) preempt();
     }
+    /// A moment of its own, after every operation so far of any thread or engine and before all that follow.
+    std::int64_t now() { return ++time_; }
     /// The running thread stops until somebody calls wake().
     void park(const Waiting& waiting);
     void wake(Thread& thread) {
@@ -191,6 +194,7 @@ class Machine {
     Random random_;
     Scheduler scheduler_;
     std::int64_t operations_left_ = 0;
+    std::int64_t time_ = 0;  // since the launch began
     std::uint64_t steps_ = 0, events_ = 0;
     std::string failure_;
     tsan::Token launch_token_ = 0, exit_token_ = 0;

@@ -1,4 +1,5 @@
-// Where the operands of a warpgroup product lie in shared memory. PTX ISA: wgmma, matrix descriptor and shared memory layouts.
+// Where the operands of a warpgroup product lie in shared memory. PTX ISA: wgmma, matrix descriptor and shared memory
+// layouts.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,10 @@ struct MatrixDescriptor {
     bool stays_in_rows(int mn_size) const;
 };
 
-/// Where an operand of mn_size x 16 elements lies: its chunks of 16 bytes, eight elements each. Chunk 2 i + j of a k-major operand holds
-/// (mn, k) = (i, 8 j) and the seven elements after it along k; chunk mn_size / 8 j + i of an mn-major one (8 i, j) and those after it along mn.
-/// Reports, for the operand `name` ("A", "B"), a descriptor that PTX does not allow, or that leads out of the CTA's shared memory.
+/// Where an operand of mn_size x 16 elements lies: its chunks of 16 bytes, eight elements each. Chunk 2 i + j of a
+/// k-major operand holds (mn, k) = (i, 8 j) and the seven elements after it along k; chunk mn_size / 8 j + i of an
+/// mn-major one (8 i, j) and those after it along mn. Reports, for the operand `name` ("A", "B"), a descriptor that PTX
+/// does not allow, or that leads out of the CTA's shared memory.
 std::vector<char*> chunks(const SharedArena& arena, std::uint64_t bits, bool mn_major, int mn_size, const char* name,
                           Site site);
 

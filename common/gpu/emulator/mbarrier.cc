@@ -25,10 +25,6 @@ std::string progress(const Thread& thread) {
     return text(*thread.waiting.mbarrier) + ": " + state(*thread.waiting.mbarrier);
 }
 
-bool ordered(Stamp earlier, const Thread& thread) {
-    return earlier.agent == thread.agent || earlier.epoch <= thread.past->known(earlier.agent);
-}
-
 /// The live mbarrier of the thread's own CTA, whose init it has seen.
 Mbarrier& usable(Thread& thread, std::uint32_t address, const char* instruction, Site site) {
     Mbarrier& barrier = mbarrier_at(thread, *thread.cta, address, instruction, site);
@@ -73,8 +69,8 @@ void arrive(Thread& thread, Mbarrier& barrier, int bytes, const char* instructio
     test(barrier);
 }
 
-/// The wait is for the current phase or the one before it. Which phase the thread means: the last that it knows to be complete or the next,
-/// whichever has this parity.
+/// The wait is for the current phase or the one before it. Which phase the thread means: the last that it knows to be
+/// complete or the next, whichever has this parity.
 void check_phase(const Thread& thread, const Mbarrier& barrier, int parity, const char* instruction, Site site) {
     const auto known = static_cast<std::int64_t>(thread.past->known(barrier.agent)) - 1;
     const std::int64_t meant = (known & 1) == parity ? known : known + 1;
@@ -171,6 +167,12 @@ void mbarrier_inval(std::uint32_t address, Site site) {
     Mbarrier& barrier = usable(thread, address, instruction, site);
     if (barrier.pending != barrier.count || barrier.tx != 0 || !barrier.waiting.empty())
         machine.report("mbarrier.inval: " + text(barrier) + " is in use: " + state(barrier), site);
+    for (const auto& cta : thread.cta->cluster->members())
+        for (const Load& load : cta->loads)
+            if (!load.performed() && load.barrier == &barrier)
+                machine.report("mbarrier.inval: " + text(barrier) + " is to count " + load.name + " issued by " +
+                                   text(*load.issuer) + " at " + text(load.site),
+                               site);
     thread.cta->arena.set_mbarrier(thread, thread.cta->arena.at(address), false);
     thread.cta->mbarriers.erase(address);
 }

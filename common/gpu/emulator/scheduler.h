@@ -18,11 +18,13 @@ class Scheduler {
     /// Warps and engines of a CTA that became resident get their priorities.
     void admit(Cta& cta);
 
-    /// The next thread to run, after any operations of engines that go first; null if no thread is ready and none can become so.
+    /// The next thread to run, after any operations of engines that go first; null if no thread is ready and none can
+    /// become so.
     Thread* choose(const std::vector<Cta*>& residents);
     /// Operations until the running thread is interrupted.
     std::int64_t operations_until_preemption();
-    /// Whether an operation of an engine begins at the moment of its issue; otherwise it is chosen later, or what waits for it performs it.
+    /// Whether an operation of an engine begins at the moment of its issue; otherwise it is chosen later, or what waits
+    /// for it performs it.
     bool perform_at_issue();
     /// Whether a try_wait gives up at once, as it may at any time.
     bool wait_in_vain();

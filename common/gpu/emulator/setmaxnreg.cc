@@ -1,5 +1,5 @@
-// setmaxnreg: warpgroups give registers back to a pool of their CTA and take some from it. Nothing is stored in them here; what counts is whether
-// the books balance, since on a GPU an inc for which there is nothing left waits for ever.
+// setmaxnreg: warpgroups give registers back to a pool of their CTA and take some from it. Nothing is stored in them
+// here; what counts is whether the books balance, since on a GPU an inc for which there is nothing left waits for ever.
 #include <algorithm>
 
 #include "common/gpu/emulator/machine.h"

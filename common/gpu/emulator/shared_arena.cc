@@ -16,11 +16,6 @@ constexpr int granule = 16;
 
 Stamp stamp(const Thread& thread) { return {static_cast<std::uint16_t>(thread.agent), thread.epoch}; }
 
-/// Whether what the stamp tells of is ordered before what the thread does now.
-bool ordered(Stamp earlier, const Thread& thread) {
-    return earlier.agent == 0 || earlier.agent == thread.agent || earlier.epoch <= thread.past->known(earlier.agent);
-}
-
 void add_reader(Knowledge& known, Stamp stamp, const Thread& reader) {
     Stamp& first = known.readers[0];
     (first.agent == stamp.agent || ordered(first, reader) ? first : known.readers[1]) = stamp;
@@ -93,18 +88,6 @@ void SharedArena::for_each_run(const void* first, int bytes, Update update) {
     }
 }
 
-std::string SharedArena::where(const char* instruction, const char* byte, int bytes) const {
-    return std::string(instruction) + " of " + std::to_string(bytes) + " bytes at shared memory offset " +
-           std::to_string(byte - memory_);
-}
-
-void SharedArena::check_inside(const void* pointer, int bytes, const char* instruction, Site site) const {
-    if (contains(pointer, static_cast<std::size_t>(bytes))) return;
-    machine.report(where(instruction, static_cast<const char*>(pointer), bytes) +
-                       ": outside the CTA's shared memory of " + std::to_string(bytes_) + " bytes",
-                   site);
-}
-
 // Ordinary accesses --------------------------------------------------------------------------------------------------
 
 void SharedArena::read(const Thread& reader, const void* pointer, int bytes, const char* instruction, Site site) {
@@ -175,82 +158,6 @@ void SharedArena::engine_write(const AsyncOperation& operation, unsigned mbarrie
 
 void SharedArena::delivered(Stamp end, const void* pointer, int bytes) {
     for_each_run(pointer, bytes, [&](Knowledge& known, const char*) { known = {end, {}, Knowledge::written}; });
-}
-
-// Rules --------------------------------------------------------------------------------------------------------------
-
-/// "cp.async.bulk issued by thread 0 (warp 0, lane 0) at file:line": the engine's access that a byte remembers.
-std::string SharedArena::order_in(const Orders& orders, unsigned agent, const char* byte) const {
-    for (const auto& [key, order] : orders)
-        if (order.agent == agent && key.first <= byte && byte < key.first + order.bytes)
-            return std::string(order.name) + " issued by " + text(*order.issuer) + " at " + text(order.site);
-    return "an engine";
-}
-
-void SharedArena::check_touchable(const Thread& thread, const Knowledge& known, const char* byte, int bytes,
-                                  const char* instruction, Site site) const {
-    if (known.kind == Knowledge::mbarrier)
-        machine.report(where(instruction, byte, bytes) +
-                           ": a live mbarrier is there; only mbarrier instructions may touch it before mbarrier.inval",
-                       site);
-    if (known.kind != Knowledge::in_flight) return;
-    const Agent& agent = thread.cta->cluster->agents[known.writer.agent];
-    if (agent.thread == nullptr)
-        machine.report(where(instruction, byte, bytes) + ": the bytes are the destination of a copy in flight, " +
-                           order_in(engine_writes_, known.writer.agent, byte) + "; " + text(agent) +
-                           " has not counted them yet",
-                       site);
-    std::string issued;
-    for (const Copy& copy : agent.thread->copies.operations)
-        if (copy.destination <= byte && byte < copy.destination + copy.bytes) issued = " at " + text(copy.site);
-    machine.report(where(instruction, byte, bytes) +
-                       ": the bytes are the destination of a cp.async in flight, issued by " + text(*agent.thread) +
-                       issued + "; its wait_group has not covered the copy yet",
-                   site);
-}
-
-void SharedArena::check_readable(const Thread& reader, const Knowledge& known, const char* byte, int bytes,
-                                 const char* instruction, Site site) const {
-    if (known.kind == Knowledge::never_written)
-        machine.report(where(instruction, byte, bytes) + ": nobody has written there since the CTA began", site);
-    check_touchable(reader, known, byte, bytes, instruction, site);
-    if (ordered(known.writer, reader)) return;
-    const Agent& agent = reader.cta->cluster->agents[known.writer.agent];
-    machine.report(where(instruction, byte, bytes) + ": " +
-                       (agent.thread != nullptr
-                            ? text(*agent.thread) + " wrote there and no barrier lies between"
-                            : "written by " + order_in(engine_writes_, known.writer.agent, byte) +
-                                  ", and the thread has not seen phase " + std::to_string(known.writer.epoch - 1) +
-                                  " of " + text(agent) + " complete, which counted it"),
-                   site);
-}
-
-void SharedArena::check_writable(const Thread& writer, const Knowledge& known, const char* byte, int bytes,
-                                 const char* instruction, Site site) const {
-    const auto& agents = writer.cta->cluster->agents;
-    check_touchable(writer, known, byte, bytes, instruction, site);
-    if (known.kind == Knowledge::written && !ordered(known.writer, writer)) {
-        const Agent& agent = agents[known.writer.agent];
-        machine.report(
-            where(instruction, byte, bytes) + ": " +
-                (agent.thread != nullptr ? text(*agent.thread) + " wrote there too and no barrier lies between"
-                                         : order_in(engine_writes_, known.writer.agent, byte) +
-                                               " wrote there too, and the thread has not seen phase " +
-                                               std::to_string(known.writer.epoch - 1) + " of " + text(agent) +
-                                               " complete, which counted it"),
-            site);
-    }
-    for (const Stamp& reader : known.readers) {
-        if (ordered(reader, writer)) continue;
-        const Agent& agent = agents[reader.agent];
-        machine.report(
-            where(instruction, byte, bytes) + ": " +
-                (agent.thread != nullptr ? text(*agent.thread) + " has read there and no barrier lies between"
-                                         : order_in(engine_reads_, reader.agent, byte) +
-                                               " may still be reading there: no wait_group that covers it "
-                                               "lies between"),
-            site);
-    }
 }
 
 }  // namespace emulator

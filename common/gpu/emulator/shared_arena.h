@@ -1,9 +1,10 @@
 // The shared memory of one CTA, and what is known about each of its bytes.
 //
-// Each byte remembers who wrote it last and who read it since, as stamps of a vector clock (clock.h). An access by another thread is
-// ordered after it only if that thread has synchronised with it since. This finds a missing barrier, wait or arrival whatever the
-// order in which threads and engines happen to run. Engines of copies and products write and read in their own name: until a wait has shown a thread
-// the end of their epoch, their bytes are not to be touched.
+// Each byte remembers who wrote it last and who read it since, as stamps of a vector clock (clock.h). An access by
+// another thread is ordered after it only if that thread has synchronised with it since. This finds a missing barrier,
+// wait or arrival whatever the order in which threads and engines happen to run. Engines of copies and products write
+// and read in their own name: until a wait has shown a thread the end of their epoch, their bytes are not to be
+// touched.
 #pragma once
 
 #include <cstddef>
@@ -60,15 +61,16 @@ class SharedArena {
     }
     void check_inside(const void* pointer, int bytes, const char* instruction, Site site) const;
 
-    /// Report what the rules of shared memory forbid, then note the access. The thread may be of another CTA of the cluster.
+    /// Report what the rules of shared memory forbid, then note the access. The thread may be of another CTA of the
+    /// cluster.
     void read(const Thread& reader, const void* pointer, int bytes, const char* instruction, Site site);
     void write(const Thread& writer, const void* pointer, int bytes, const char* instruction, Site site,
                Knowledge::Kind kind = Knowledge::written);
     /// The issuer's wait has covered its cp.async onto these bytes.
     void complete(const Thread& issuer, const void* pointer, int bytes);
 
-    /// An engine that the operation's issuer sets off is to read these bytes until `end`, of whose epoch the issuer's wait will tell.
-    /// They must be written, and if by ordinary stores, then those must have passed a proxy fence.
+    /// An engine that the operation's issuer sets off is to read these bytes until `end`, of whose epoch the issuer's
+    /// wait will tell. They must be written, and if by ordinary stores, then those must have passed a proxy fence.
     void engine_read(const AsyncOperation& operation, Stamp end, const void* pointer, int bytes);
     /// Whom reports are to name for what this agent reads in a part of the memory.
     void remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes);

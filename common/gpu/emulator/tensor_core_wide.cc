@@ -1,15 +1,18 @@
 // wgmma m64nNk16: the arithmetic of tensor_core.cc, faster, for the operands that kernels have. Compiled with -O3.
 //
-// A block of 16 x 8 elements is computed here if its operands have no infinity and no NaN, every product that is not zero has an
-// exponent from -100 to 120, and every c that is not zero one from -100 on. Then nothing below leaves the normal numbers of fp32, and
+// A block of 16 x 8 elements is computed here if its operands have no infinity and no NaN, every product that is not
+// zero has an exponent from -100 to 120, and every c that is not zero one from -100 on. Then nothing below leaves the
+// normal numbers of fp32, and
 //
 //   a b            is exact: at most 22 significant bits
-//   a b 2^(25 - E) is exact, and converting it to an integer cuts it toward zero to a multiple of 2^(E - 25), as the rule wants
+//   a b 2^(25 - E) is exact, and converting it to an integer cuts it toward zero to a multiple of 2^(E - 25), as the
+//   rule wants
 //   the sum of 16  is exact: a product is below (2 - 2^-10)^2 2^E, so sixteen are below 2^31 units
 //   with c         below 2^31 + 2^26; from 2^31 - 2^26 on the block is left to tensor_core.cc
 //   to fp32        rounds to nearest; where that is further from zero than the sum, one bit less is the sum cut toward zero
 //
-// A zero counts as an exponent so low that it is never the largest. Of terms that are all zero the sum is +0, whatever E is.
+// A zero counts as an exponent so low that it is never the largest. Of terms that are all zero the sum is +0, whatever
+// E is.
 #include <algorithm>
 #include <bit>
 #include <cstring>

@@ -36,8 +36,9 @@ struct Warpgroup {
     std::array<std::uint32_t, warpgroup_size> synchronised{};  // epochs of the threads at the last setmaxnreg
 };
 
-/// The running thread arrives at `instruction` (one object for each) and waits for its 127 companions; the last to come runs `complete`, which is false if
-/// all are to wait on, until try_again is called. Reports a thread that cannot come, or that has come to another instruction or place.
+/// The running thread arrives at `instruction` (one object for each) and waits for its 127 companions; the last to come
+/// runs `complete`, which is false if all are to wait on, until try_again is called. Reports a thread that cannot come,
+/// or that has come to another instruction or place.
 void meet_warpgroup(const char* instruction, const void* operand, Site site, bool (*complete)(Cta&, int warpgroup));
 
 /// Warpgroups that wait at `instruction` although all have come.

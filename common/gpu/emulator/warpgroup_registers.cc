@@ -11,7 +11,8 @@ namespace {
 
 constexpr int threads = warpgroup_size;
 
-/// Calls each(thread, register, block, row, column) for every pair of registers of D, columns `column` and `column` + 1 of its block.
+/// Calls each(thread, register, block, row, column) for every pair of registers of D, columns `column` and `column` + 1
+/// of its block.
 template <class Each>
 void for_each_pair(int registers, Each each) {
     for (int thread = 0; thread < threads; ++thread) {
@@ -26,7 +27,8 @@ char* known(const RegisterUse& use, int thread) {
     return use.array->known.data() + thread * use.array->bytes + use.first;
 }
 
-/// "register 3 of D in thread 37 (warp 1, lane 5)": the first one with which ordinary code has done something; empty if there is none.
+/// "register 3 of D in thread 37 (warp 1, lane 5)": the first one with which ordinary code has done something; empty if
+/// there is none.
 std::string changed(const RegisterUse& use) {
     const int first_thread = machine.current()->index / threads * threads;
     for (int thread = 0; thread < threads; ++thread) {

@@ -1,8 +1,9 @@
-// The registers that warpgroup products use, as far as a program without registers shows them: arrays on the threads' stacks.
+// The registers that warpgroup products use, as far as a program without registers shows them: arrays on the threads'
+// stacks.
 //
-// What should be in an array is known from the moment that a wgmma_fence names it: what ordinary code left there, later what products
-// leave. From the issue of a product to the wait that covers it the sums of D are with the engine, and D is poisoned. Where
-// something else is found, ordinary code has touched it.
+// What should be in an array is known from the moment that a wgmma_fence names it: what ordinary code left there, later
+// what products leave. From the issue of a product to the wait that covers it the sums of D are with the engine, and D
+// is poisoned. Where something else is found, ordinary code has touched it.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +58,9 @@ class WarpgroupRegisters {
     void clear() { *this = {}; }
     /// What ordinary code left in these arrays is what the products that follow may use.
     void fence(const RegisterLists& lists, Site site);
-    /// One more product under way that uses these registers, 4 bytes of each thread or a multiple. Reports registers that no fence
-    /// has named since ordinary code changed them, or that a product in flight uses otherwise. The sums of a new D are those in the registers.
+    /// One more product under way that uses these registers, 4 bytes of each thread or a multiple. Reports registers
+    /// that no fence has named since ordinary code changed them, or that a product in flight uses otherwise. The sums
+    /// of a new D are those in the registers.
     RegisterUse& use(const char* operand, const RegisterPointers& data, int bytes, Site site);
     /// Registers that no product uses any more are the threads' again. `lists` must name them.
     void release(const RegisterLists& lists, Site site);

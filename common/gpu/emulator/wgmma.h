@@ -11,9 +11,9 @@ struct Warpgroup;
 
 constexpr const char* product_name = "wgmma";
 
-/// One wgmma. Issued: the sums are with the engine, D is poisoned, operands in shared memory may be read. Performed, at a
-/// time that the schedule draws, after earlier ones on the same D: they are read, the sums grow. Complete, when a wait of
-/// the warpgroup covers it: the registers and the operands are free.
+/// One wgmma. Issued: the sums are with the engine, D is poisoned, operands in shared memory may be read. Performed, at
+/// a time that the schedule draws, after earlier ones on the same D: they are read, the sums grow. Complete, when a
+/// wait of the warpgroup covers it: the registers and the operands are free.
 struct Product : AsyncOperation {
     Warpgroup& warpgroup;
     Wgmma shape;

@@ -167,8 +167,8 @@ TEST(Barrier, ProducerAndConsumerTiny) {
     }
 }
 
-/// Warp 0 writes and meets warp 1 at a barrier. Another warp that has passed barriers of its own with neither, or has only arrived at this
-/// one, knows nothing of what was written.
+/// Warp 0 writes and meets warp 1 at a barrier. Another warp that has passed barriers of its own with neither, or has
+/// only arrived at this one, knows nothing of what was written.
 void whom_a_barrier_orders(int reader, bool told) {
     auto& shared = gpu::shared_memory<Numbers>();
     const int warp = gpu::warp_id();

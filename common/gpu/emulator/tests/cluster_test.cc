@@ -1,4 +1,5 @@
-// Clusters: ranks and addresses, their barrier, each other's shared memory, copies to several CTAs; each misuse by name.
+// Clusters: ranks and addresses, their barrier, each other's shared memory, copies to several CTAs; each misuse by
+// name.
 #include <array>
 #include <vector>
 

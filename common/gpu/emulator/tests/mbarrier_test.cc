@@ -326,6 +326,11 @@ void inval_in_use() {
     gpu::mbarrier_arrive(barrier);
     gpu::mbarrier_inval(barrier);
 }
+void inval_under_way(gpu::Matrix<const float> source) {
+    auto& shared = start(1);
+    gpu::cp_async_bulk(shared.row.address(0, 0), source, 0, 0, 256, shared.barrier.address(0));
+    gpu::mbarrier_inval(shared.barrier.address(0));
+}
 void not_initialised() { gpu::mbarrier_arrive(gpu::shared_memory<Shared>().barrier.address(1)); }
 void touch(bool write, bool inval) {
     auto& shared = start(1);
@@ -364,6 +369,7 @@ TEST(Mbarrier, LifeTiny) {
     expect_clean(1, init_twice, true);
     expect_reports("mbarrier.inval: the mbarrier at shared memory offset 1024 is in use: phase 0 waits for 1 of 2", 1,
                    inval_in_use);
+    expect_reports("mbarrier.inval: the mbarrier at shared memory offset 1024 is", 1, inval_under_way, source.rows());
     expect_reports("there is no live mbarrier at shared memory offset 1032", 1, not_initialised);
     for (const bool write : {false, true}) expect_reports("a live mbarrier is there", 1, touch, write, false);
     expect_clean(1, touch, true, true);

@@ -1,5 +1,5 @@
-// A ring of two slots between a producer warp, whose copies fill them, and two consumer warpgroups: right under every schedule, and
-// each wait, arrival and fence that is left out is reported.
+// A ring of two slots between a producer warp, whose copies fill them, and two consumer warpgroups: right under every
+// schedule, and each wait, arrival and fence that is left out is reported.
 #include <array>
 #include <numeric>
 #include <vector>

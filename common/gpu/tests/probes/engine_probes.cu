@@ -23,8 +23,8 @@ gpu::Buffer filled(const char* name, const std::vector<T>& values) {
 
 constexpr int box_cases = 5;
 
-/// Boxes inside the tensor, at its edges and beside it. The tensor has 56 columns in rows of 72, 21 rows, 3 planes, 2 of the next; the box is
-/// box_columns x 5 x 2 x 1 x 1. Stores go to a tensor with a fifth dimension for each case.
+/// Boxes inside the tensor, at its edges and beside it. The tensor has 56 columns in rows of 72, 21 rows, 3 planes, 2
+/// of the next; the box is box_columns x 5 x 2 x 1 x 1. Stores go to a tensor with a fifth dimension for each case.
 void probe_boxes(std::vector<Probe>& probes, int swizzle_bytes, int box_columns, int line) {
     constexpr std::int64_t columns = 56, rows = 21, row = 72, plane = rows * row;
     const std::vector<std::int32_t> cases{

@@ -18,8 +18,8 @@ struct alignas(1024) BoxImage {
     SharedArray<Mbarrier, 1> barrier;
 };
 
-/// A CTA copies one box, `line` lines into an image that holds other numbers, shows all of the image, and stores the box elsewhere.
-/// cases: a row for each CTA, five coordinates of the load, five of the store.
+/// A CTA copies one box, `line` lines into an image that holds other numbers, shows all of the image, and stores the
+/// box elsewhere. cases: a row for each CTA, five coordinates of the load, five of the store.
 __global__ void move_boxes(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to,
                            Tensor<const std::int32_t> cases, Tensor<std::uint32_t> out, int box_bytes, int line) {
     auto& smem = shared_memory<BoxImage>();
@@ -113,7 +113,8 @@ struct alignas(1024) ClusterShared {
     SharedArray<Mbarrier, 2> barrier;
 };
 
-/// Each CTA writes to the next one and reads from the one before; tells all others by their mbarriers; CTA 1 has a box copied to CTAs 0, 2 and 3.
+/// Each CTA writes to the next one and reads from the one before; tells all others by their mbarriers; CTA 1 has a box
+/// copied to CTAs 0, 2 and 3.
 __global__ void cluster_probe(const __grid_constant__ TensorMap map, Tensor<std::uint32_t> out) {
     auto& smem = shared_memory<ClusterShared>();
     const int rank = cluster_ctarank(), next = (rank + 1) % cluster_ctas, before = (rank + 3) % cluster_ctas;

@@ -14,7 +14,7 @@ import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[3]
-REGISTER = r"%[a-z]+\d+"
+REGISTER = r"%(?!clock64)[a-z]+\d+"
 
 
 def kernels(ptx):

@@ -47,6 +47,8 @@ PROBE ldmatrix_x4_trans(std::uint32_t* out, std::uint32_t address) {
     for (int i = 0; i < 4; ++i) out[i] = r[i];
 }
 
+PROBE read_clock(std::int64_t* out) { out[0] = gpu::clock(); }
+
 PROBE stmatrix_x4(std::uint32_t address, MatrixRegisters x) { gpu::stmatrix_x4(address, x.r); }
 
 struct MmaOperands {

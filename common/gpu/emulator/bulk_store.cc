@@ -1,5 +1,4 @@
-#include "common/gpu/emulator/bulk_copy.h"
-
+// Bulk and tensor copies to global memory, bulk additions, and the groups that they fall into.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -11,62 +10,8 @@ namespace emulator {
 
 namespace {
 
-constexpr const char* load_name = "cp.async.bulk.tensor";
 constexpr const char* store_name = "cp.async.bulk.tensor store";
-constexpr const char* bulk_load_name = "cp.async.bulk";
 constexpr const char* bulk_add_name = "cp.reduce.async.bulk.add";
-
-void check_multiple(const char* name, const char* what, std::int64_t value, int of, Site site) {
-    if (value % of == 0) return;
-    machine.report(
-        std::string(name) + ": " + what + ", " + std::to_string(value) + ", is not a multiple of " + std::to_string(of),
-        site);
-}
-
-void check_coordinates(const char* name, const Box& box, int rank, Site site) {
-    if (box.map.rank != rank)
-        machine.report(std::string(name) + " with " + std::to_string(rank) + " coordinates of a tensor map of " +
-                           std::to_string(box.map.rank) + " dimensions",
-                       site);
-    check_multiple(name, "the first coordinate in bytes", std::int64_t{box.begin[0]} * box.map.element_bytes, 16, site);
-}
-
-/// `bytes` in a row: a tensor of one dimension, copied whole.
-Box row(const void* data, const Region* region, int bytes, const char* name, Site site) {
-    if (bytes < 16) machine.report(std::string(name) + " of " + std::to_string(bytes) + " bytes; at least 16", site);
-    check_multiple(name, "the number of bytes", bytes, 16, site);
-    check_multiple(name, "the address in global memory",
-                   static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data)), 16, site);
-    return {{static_cast<char*>(const_cast<void*>(data)), region, 1, 1, {bytes}, {1}, {bytes}, 0}, {}};
-}
-
-Box box_at(const TensorMap& map, const int* coordinates) {
-    Box box{map, {}};
-    std::copy_n(coordinates, map.rank, box.begin);
-    return box;
-}
-
-/// One destination of a load: everything is in order there, and nobody touches it from now on.
-Load& order(const char* name, Thread& thread, Site site, const Box& box, Cta& cta, std::uint32_t destination,
-            std::uint32_t barrier_address) {
-    Mbarrier& barrier = mbarrier_at(thread, cta, barrier_address, name, site);
-    check_visible_beyond(thread, barrier, name, site);
-    if (&cta != thread.cta) visit(thread, cta, name, site);
-    Load& load = thread.cta->loads.emplace_back(name, &thread, site, box, &cta, destination, &barrier);
-    box.for_each_range(destination, [&](std::uint32_t address, int bytes) {
-        cta.arena.engine_write(load, barrier.agent, cta.arena.at(address), bytes);
-    });
-    totals.shared_written += static_cast<std::uint64_t>(box.bytes());
-    return load;
-}
-
-/// A load is about to be ordered: room for it, and what it will read is counted.
-void prepare_load(Cta& cta, const Box& box, const char* name, Site site) {
-    while (!cta.loads.empty() && cta.loads.front().performed()) cta.loads.pop_front();
-    box.for_each_row([&](int, int, int bytes, const char* global) {
-        if (bytes > 0) count_global_read(box.map.region, global, bytes, name, site);
-    });
-}
 
 /// The thread's next store: its source is in order, and nobody changes it until a wait has covered it.
 void order(const char* name, Thread& thread, Site site, const Box& box, std::uint32_t source, bool adds) {
@@ -119,76 +64,6 @@ void add(char* global, const char* bytes) {
 
 }  // namespace
 
-// Loads --------------------------------------------------------------------------------------------------------------
-
-bool Load::awaited() const { return !barrier->waiting.empty(); }
-
-bool Load::step() {
-    SharedArena& arena = cta->arena;
-    {
-        EngineSpeaks engine(*this);
-        box.for_each_row([](int, int, int bytes, const char* global) {
-            if (bytes > 0) tsan::read_range(global, static_cast<std::size_t>(bytes));
-        });
-        box.for_each_range(destination, [&](std::uint32_t address, int bytes) {
-            tsan::write_range(arena.at(address), static_cast<std::size_t>(bytes));
-        });
-        tsan::release(barrier->tokens[barrier->phase % 2]);
-    }
-    box.for_each_row([&](int row, int first, int bytes, const char* global) {
-        const std::uint32_t begin = destination + static_cast<std::uint32_t>(row * box.pitch());
-        for (int chunk = 0; chunk < box.row_bytes(); chunk += 16) {
-            char* const to = arena.at(box.swizzled(begin + static_cast<std::uint32_t>(chunk)));
-            const int low = std::max(first, chunk), high = std::min(first + bytes, chunk + 16);
-            if (high - low < 16) std::memset(to, 0, 16);
-            if (high > low) std::memcpy(to + low - chunk, global + low - first, static_cast<std::size_t>(high - low));
-        }
-    });
-    const Stamp end{static_cast<std::uint16_t>(barrier->agent), barrier->phase + 1};
-    box.for_each_range(destination,
-                       [&](std::uint32_t address, int bytes) { arena.delivered(end, arena.at(address), bytes); });
-    complete_tx(*barrier, box.bytes());
-    return true;
-}
-
-void tensor_load(std::uint32_t destination, const TensorMap& map, const int* coordinates, int rank,
-                 std::uint32_t barrier, std::uint32_t cta_mask, Site site) {
-    tsan::Ignore ignore;
-    machine.operation();
-    Thread& thread = machine.thread(load_name);
-    const Box box = box_at(map, coordinates);
-    check_coordinates(load_name, box, rank, site);
-    check_multiple(load_name, "the destination in shared memory", destination, 128, site);
-    prepare_load(*thread.cta, box, load_name, site);
-    std::vector<Load*> loads;
-    if (cta_mask == 0) {
-        Cta& cta = cta_of(thread, destination, load_name, site);
-        loads.push_back(&order(load_name, thread, site, box, cta, destination, barrier));
-    } else {
-        for (int rank_of_cta = 0; rank_of_cta < 32; ++rank_of_cta) {
-            if (!(cta_mask >> rank_of_cta & 1)) continue;
-            const std::uint32_t there = address_in(rank_of_cta, destination);
-            Cta& cta = cta_of(thread, there, load_name, site);
-            loads.push_back(&order(load_name, thread, site, box, cta, there, address_in(rank_of_cta, barrier)));
-        }
-    }
-    for (Load* load : loads) issue(*load);
-}
-
-void bulk_load(std::uint32_t destination, const void* source, const Region* region, int bytes, std::uint32_t barrier,
-               Site site) {
-    tsan::Ignore ignore;
-    machine.operation();
-    Thread& thread = machine.thread(bulk_load_name);
-    const Box box = row(source, region, bytes, bulk_load_name, site);
-    check_multiple(bulk_load_name, "the destination in shared memory", destination, 16, site);
-    prepare_load(*thread.cta, box, bulk_load_name, site);
-    Cta& cta = cta_of(thread, destination, bulk_load_name, site);
-    issue(order(bulk_load_name, thread, site, box, cta, destination, barrier));
-}
-
-// Stores and additions -----------------------------------------------------------------------------------------------
-
 bool Store::step() {
     if (was_read()) {
         write();
@@ -230,8 +105,7 @@ void tensor_store(const TensorMap& map, const int* coordinates, int rank, std::u
     tsan::Ignore ignore;
     machine.operation();
     Thread& thread = machine.thread(store_name);
-    const Box box = box_at(map, coordinates);
-    check_coordinates(store_name, box, rank, site);
+    const Box box = box_at(map, coordinates, rank, store_name, site);
     check_multiple(store_name, "the source in shared memory", source, 128, site);
     for (int i = 0; i < rank; ++i)
         if (box.begin[i] < 0)
@@ -245,7 +119,7 @@ void bulk_add(float* destination, const Region* region, std::uint32_t source, in
     tsan::Ignore ignore;
     machine.operation();
     Thread& thread = machine.thread(bulk_add_name);
-    const Box box = row(destination, region, bytes, bulk_add_name, site);
+    const Box box = row_box(destination, region, bytes, bulk_add_name, site);
     check_multiple(bulk_add_name, "the source in shared memory", source, 16, site);
     totals.atomics += static_cast<std::uint64_t>(bytes) / sizeof(float);
     order(bulk_add_name, thread, site, box, source, true);
