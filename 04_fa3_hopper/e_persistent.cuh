@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         const auto pass_over = [&](int down_to) {
             for (; kv_tile >= down_to; --kv_tile, ++n) {
                 const Place place(n);
-                mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
+                // K need not be waited for: who sees the tile does so before it passes the turn on.
                 mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);
                 barrier_sync(own_turn, threads_of_turn);  // here all 128 threads have seen that the tile was there
                 if (thread == 0) {

@@ -17,14 +17,14 @@ namespace {
 using attention::DataType;
 using attention::Problem;
 
-// Several tiles each way, so that every buffer is filled again while others may still read it; one tile alone; sequences whose
-// last tiles end in the rows of the next one; the largest d, for which some rungs lay out shared memory otherwise. More query
-// tiles than there are CTAs at a time, for rungs whose CTAs take one after the other.
-std::vector<Problem> problems() {
+// Several tiles each way, so that every buffer is filled again while others may still read it; and one tile alone. For rungs with
+// copy engines also sequences whose last tiles end in the rows of the next one, and the largest d, for which some lay out shared memory
+// otherwise; both have more query tiles than there are CTAs at a time.
+std::vector<Problem> problems(bool copy_engines) {
     Problem causal_group;
     causal_group.Hq = 2;
     causal_group.Nq = 140;
-    causal_group.Nk = 400;
+    causal_group.Nk = copy_engines ? 400 : 290;  // tiles of up to 128 keys, or of 64
     causal_group.window_right = 0;
     causal_group.type = DataType::fp16;
     Problem wide;
@@ -34,6 +34,7 @@ std::vector<Problem> problems() {
     wide.scale = attention::default_scale(128);
     Problem one_tile;
     one_tile.Nq = one_tile.Nk = 9;
+    if (!copy_engines) return {one_tile, wide, causal_group};
     Problem packed;
     packed.B = 2;
     packed.Nq = 200;
@@ -107,7 +108,7 @@ int main(int argc, char** argv) {
         known = true;
         std::deque<verify::Case> cases;
         std::map<std::size_t, std::vector<float>> first;  // outputs of a case's first run
-        for (const Problem& problem : problems())
+        for (const Problem& problem : problems(rung.tensor_maps))
             if (!rung.refuses(problem)) cases.emplace_back(problem);
         for (emulator::Options options : schedules) {
             options.resident_ctas = 3;  // two terms have the same sum in either order
