@@ -7,6 +7,7 @@
 #include "03_fa2/backward_b.cuh"
 #include "03_fa2/head_dimensions.h"
 #include "common/ladder/closed_forms.h"
+#include "common/ladder/tiles.h"
 
 namespace stage03 {
 namespace {
@@ -14,7 +15,11 @@ namespace {
 using attention::KernelProblem;
 using attention::Problem;
 using gpu::Traffic;
+using ladder::key_tile_ctas;
 using ladder::Operands;
+using ladder::query_tile_ctas;
+using ladder::scratch_tiles;
+using ladder::tile_scratch;
 
 /// The tiles of a kernel, and the head dimension with its padding.
 struct Sizes {
@@ -31,24 +36,6 @@ Sizes sizes(const Problem& problem) {
 /// Both rungs have the same tiles where keys are outside.
 Sizes key_sizes(const Problem& problem) { return sizes<Tiles>(problem); }
 Sizes query_sizes(const Problem& problem) { return sizes<b_backward::QueryTiles>(problem); }
-
-/// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.
-std::int64_t scratch_tiles(const Problem& problem, int Br) {
-    return (problem.packed() ? problem.cu_q.back() : std::int64_t(problem.B) * problem.Nq) / Br + problem.B;
-}
-
-/// Scratch as (head, tile, element of the tile).
-gpu::Tensor<float> scratch(const Problem& problem, const gpu::Buffer& buffer, int Br, int tile_elements) {
-    return buffer.tensor<float>(0, scratch_tiles(problem, Br) * tile_elements, tile_elements, tile_elements);
-}
-
-std::int64_t query_tile_ctas(const Problem& problem, int Br) {
-    return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.Hq * problem.B;
-}
-
-std::int64_t key_tile_ctas(const Problem& problem, int Bc) {
-    return std::int64_t(attention::ceil_div(problem.Nk, Bc)) * problem.Hkv * problem.B;
-}
 
 std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
     const int Br = key_sizes(problem).Br;
@@ -80,9 +67,9 @@ void launch_a(const Problem& problem, Operands& operands) {
     with_kernel(problem, [&]<class T, int d, int slots, bool modified>() {
         constexpr int Br = Tiles<d>::Br;
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
-        const auto D = scratch(problem, operands.workspaces[1], Br, Br);
-        const auto dQ_sum = scratch(problem, operands.workspaces[2], Br, Br * d);
+        const auto L_log2 = tile_scratch(problem, operands.workspaces[0], Br, Br);
+        const auto D = tile_scratch(problem, operands.workspaces[1], Br, Br);
+        const auto dQ_sum = tile_scratch(problem, operands.workspaces[2], Br, Br * d);
         const std::int64_t query_tiles = query_tile_ctas(problem, Br);
         const gpu::LaunchShape backward = {"stage03::a_backward::backward", key_tile_ctas(problem, Tiles<d>::Bc),
                                            threads<d>, sizeof(a::Shared<T, d, slots>)};
@@ -103,8 +90,8 @@ void launch_b(const Problem& problem, Operands& operands) {
     with_kernel(problem, [&]<class T, int d, int slots, bool modified>() {
         constexpr int Br = Tiles<d>::Br;
         const KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
-        const auto L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
-        const auto D = scratch(problem, operands.workspaces[1], Br, Br);
+        const auto L_log2 = tile_scratch(problem, operands.workspaces[0], Br, Br);
+        const auto D = tile_scratch(problem, operands.workspaces[1], Br, Br);
         const gpu::LaunchShape backward_keys = {"stage03::b_backward::backward_keys",
                                                 key_tile_ctas(problem, Tiles<d>::Bc), threads<d>,
                                                 sizeof(b::Shared<T, d, slots>)};

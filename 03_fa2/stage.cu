@@ -7,6 +7,7 @@
 #include "03_fa2/decode_stage.h"
 #include "03_fa2/head_dimensions.h"
 #include "common/ladder/closed_forms.h"
+#include "common/ladder/tiles.h"
 
 namespace stage03 {
 namespace {
@@ -15,11 +16,7 @@ using attention::Problem;
 using gpu::Traffic;
 using ladder::count_tiles;
 using ladder::Operands;
-
-/// One CTA for each query tile of the longest sequence, query head and sequence; those without queries end at once.
-std::int64_t forward_ctas(const Problem& problem, int Br) {
-    return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.B * problem.Hq;
-}
+using ladder::query_tile_ctas;
 
 /// Launches a forward kernel; all rungs take the same operands.
 template <class T, class Kernel>
@@ -30,7 +27,7 @@ void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem
 
 void launch_a(const Problem& problem, Operands& operands) {
     with_padded_d(problem, [&]<class T, int d>() {
-        launch<T>({"stage03::a::forward", forward_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
+        launch<T>({"stage03::a::forward", query_tile_ctas(problem, a::Br), a::threads, sizeof(a::Shared<T, d>)},
                   problem.modifies_scores() ? a::forward<T, d, true> : a::forward<T, d, false>, problem, operands);
     });
 }
@@ -51,7 +48,7 @@ void with_instance(const Problem& problem, F&& f) {
 
 void launch_b(const Problem& problem, Operands& operands) {
     with_instance(problem, [&]<class T, int d, bool general>() {
-        launch<T>({"stage03::b::forward", forward_ctas(problem, b::Br(d, general)), b::threads,
+        launch<T>({"stage03::b::forward", query_tile_ctas(problem, b::Br(d, general)), b::threads,
                    sizeof(b::Shared<T, d, general>)},
                   b::forward<T, d, general>, problem, operands);
     });
@@ -59,7 +56,7 @@ void launch_b(const Problem& problem, Operands& operands) {
 
 void launch_c(const Problem& problem, Operands& operands) {
     with_instance(problem, [&]<class T, int d, bool general>() {
-        launch<T>({"stage03::c::forward", forward_ctas(problem, c::Br(d, general)), c::threads,
+        launch<T>({"stage03::c::forward", query_tile_ctas(problem, c::Br(d, general)), c::threads,
                    sizeof(c::Shared<T, d, general>)},
                   c::forward<T, d, general>, problem, operands);
     });
@@ -67,7 +64,7 @@ void launch_c(const Problem& problem, Operands& operands) {
 
 void launch_d(const Problem& problem, Operands& operands) {
     with_instance(problem, [&]<class T, int d, bool general>() {
-        launch<T>({"stage03::d::forward", forward_ctas(problem, d::Br(d, general)), d::threads,
+        launch<T>({"stage03::d::forward", query_tile_ctas(problem, d::Br(d, general)), d::threads,
                    sizeof(d::Shared<T, d, general>)},
                   d::forward<T, d, general>, problem, operands);
     });

@@ -11,20 +11,12 @@ namespace {
 using attention::Problem;
 using gpu::Traffic;
 using ladder::Operands;
+using ladder::scratch_tiles;
+using ladder::tile_scratch;
 
 std::optional<std::string> refuses_backward(const Problem& problem) {
     if (const auto reason = ladder::refuses_on_tensor_cores(problem)) return reason;
     return ladder::refuses_dropout(problem);
-}
-
-/// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.
-std::int64_t scratch_tiles(const Problem& problem, int Br) {
-    return (problem.packed() ? problem.cu_q.back() : std::int64_t(problem.B) * problem.Nq) / Br + problem.B;
-}
-
-/// Scratch as (head, tile, element of the tile).
-gpu::Tensor<float> scratch(const Problem& problem, const gpu::Buffer& buffer, int Br, int tile_elements) {
-    return buffer.tensor<float>(0, scratch_tiles(problem, Br) * tile_elements, tile_elements, tile_elements);
 }
 
 std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
@@ -48,13 +40,13 @@ struct Launch {
     Operands& operands;
     const Maps maps{problem};
     const attention::KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
-    const gpu::Tensor<float> L_log2 = scratch(problem, operands.workspaces[0], Br, Br);
-    const gpu::Tensor<float> D = scratch(problem, operands.workspaces[1], Br, Br);
-    const gpu::Tensor<float> dQ_sum = scratch(problem, operands.workspaces[2], Br, Br* problem.d);
+    const gpu::Tensor<float> L_log2 = tile_scratch(problem, operands.workspaces[0], Br, Br);
+    const gpu::Tensor<float> D = tile_scratch(problem, operands.workspaces[1], Br, Br);
+    const gpu::Tensor<float> dQ_sum = tile_scratch(problem, operands.workspaces[2], Br, Br* problem.d);
     const gpu::TensorMap Q = maps.queries<T>("Q", operands.Q, Br), dO = maps.queries<T>("dO", operands.dO, Br);
     const gpu::TensorMap K = maps.keys<T>("K", operands.K, Bc), V = maps.keys<T>("V", operands.V, Bc);
     const std::int64_t query_tiles = query_tile_ctas(problem, Br);
-    const std::int64_t key_tiles = std::int64_t(attention::ceil_div(problem.Nk, Bc)) * problem.B * problem.Hkv;
+    const std::int64_t key_tiles = ladder::key_tile_ctas(problem, Bc);
 };
 
 void launch_a(const Problem& problem, Operands& operands) {

@@ -6,8 +6,11 @@
 
 #include "common/gpu/tensor_map.h"
 #include "common/ladder/closed_forms.h"
+#include "common/ladder/tiles.h"
 
 namespace stage04 {
+
+using ladder::query_tile_ctas;
 
 /// Rung::refuses of the forward rungs.
 inline std::optional<std::string> refuses(const attention::Problem& problem) {
@@ -48,12 +51,6 @@ void launch(const gpu::LaunchShape& shape, Kernel kernel, const attention::Probl
     gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, 64),
                 maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), operands.O.as<T>(),
                 operands.L.as<float>(), marks...);
-}
-
-/// One CTA for each tile of Br queries of the longest sequence, query head and sequence; those without queries end at
-/// once.
-inline std::int64_t query_tile_ctas(const attention::Problem& problem, int Br) {
-    return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.B * problem.Hq;
 }
 
 }  // namespace stage04

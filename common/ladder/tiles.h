@@ -1,0 +1,29 @@
+// Launches and scratch of stages whose CTAs are tiles of queries or of keys.
+#pragma once
+
+#include "common/ladder/registry.h"
+
+namespace ladder {
+
+/// One CTA for each tile of Br queries of the longest sequence, query head and sequence; those without queries end at
+/// once.
+inline std::int64_t query_tile_ctas(const attention::Problem& problem, int Br) {
+    return std::int64_t(attention::ceil_div(problem.Nq, Br)) * problem.B * problem.Hq;
+}
+/// Likewise of Bc keys, for each key/value head.
+inline std::int64_t key_tile_ctas(const attention::Problem& problem, int Bc) {
+    return std::int64_t(attention::ceil_div(problem.Nk, Bc)) * problem.B * problem.Hkv;
+}
+
+/// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.
+inline std::int64_t scratch_tiles(const attention::Problem& problem, int Br) {
+    return (problem.packed() ? problem.cu_q.back() : std::int64_t(problem.B) * problem.Nq) / Br + problem.B;
+}
+
+/// Scratch as (head, tile, element of the tile).
+inline gpu::Tensor<float> tile_scratch(const attention::Problem& problem, const gpu::Buffer& buffer, int Br,
+                                       int tile_elements) {
+    return buffer.tensor<float>(0, scratch_tiles(problem, Br) * tile_elements, tile_elements, tile_elements);
+}
+
+}  // namespace ladder
