@@ -21,30 +21,9 @@
 #pragma once
 
 #include "common/gpu/panel_tile.h"
-#include "common/gpu/types.h"
+#include "common/gpu/registers.h"
 
 namespace gpu {
-
-#if !GPU_EMULATOR
-/// Ties registers to this point of the program: neither reads nor writes of them move across it.
-template <class R, int n>
-GPU_DEVICE void keep_in_order(R (&registers)[n]) {
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-        if constexpr (std::is_array_v<R>) {
-            keep_in_order(registers[i]);
-        } else if constexpr (std::is_same_v<R, float>) {
-            asm volatile("" : "+f"(registers[i])::"memory");
-        } else {
-            asm volatile("" : "+r"(registers[i])::"memory");
-        }
-    }
-}
-#endif
-
-#if GPU_EMULATOR
-using emulator::RegisterArray;
-#endif
 
 /// wgmma.fence.sync.aligned: what ordinary code did to `registers`, arrays of D or A (up to eight), is done before the
 /// products that follow.

@@ -154,6 +154,35 @@ void wgmma_commit_group(Site site);
 /// `registers`: of the products that the wait completes.
 void wgmma_wait_group(int pending, const std::initializer_list<RegisterArray>& registers, Site site);
 
+// ---- tensor memory and its products ----
+
+void tcgen05_alloc(std::uint32_t destination, int columns, int ctas, Site site);
+void tcgen05_dealloc(std::uint32_t address, int columns, int ctas, Site site);
+void tcgen05_relinquish_alloc_permit(int ctas, Site site);
+/// n registers of this lane; packed: two columns each.
+void tcgen05_ld(void* registers, int n, bool packed, std::uint32_t address, Site site);
+void tcgen05_st(std::uint32_t address, const void* registers, int n, bool packed, Site site);
+/// `registers`: of the loads that the wait completes.
+void tcgen05_wait_ld(const std::initializer_list<RegisterArray>& registers, Site site);
+void tcgen05_wait_st(Site site);
+void tcgen05_fence_before_thread_sync(Site site);
+void tcgen05_fence_after_thread_sync(Site site);
+
+/// Operands of tcgen05.mma kind::f16; A in tensor memory, or by its descriptor.
+struct TensorProduct {
+    int ctas;
+    std::uint32_t d;
+    bool a_in_tensor_memory;
+    std::uint32_t a;
+    std::uint64_t a_descriptor, b_descriptor;
+    std::uint32_t instruction;
+    bool accumulate;
+};
+void tcgen05_mma(const TensorProduct& operands, Site site);
+/// cta_mask == 0: the mbarrier of the CTA in whose shared memory it lies, else of each CTA of the mask.
+void tcgen05_commit(std::uint32_t barrier, int ctas, std::uint32_t cta_mask, Site site);
+void tcgen05_cp_128x256b(std::uint32_t address, std::uint64_t descriptor, int ctas, Site site);
+
 // ---- arithmetic and counters ----
 
 float ex2_approx_ftz(float x);
