@@ -17,20 +17,22 @@ namespace {
 constexpr const char* commit_name = "tcgen05.commit";
 constexpr const char* no_commit = "no wait for the mbarrier of a tcgen05.commit that covers it lies between";
 
+void check_alive(const Cta& cta, const char* instruction, Site site) {
+    if (cta.live_threads == 0)
+        machine.report(std::string(instruction) + " for CTA " + std::to_string(cta.index) + ", which has exited", site);
+}
+
 /// The CTAs for which a thread's instruction works, its own first.
 std::vector<Cta*> ctas_of(Cta& own, int ctas, const char* instruction, Site site) {
     own.tensor_memory.check_group(instruction, ctas, site);
     if (ctas == 1) return {&own};
     if (own.rank % 2 != 0)
         machine.report(std::string(instruction) +
-                           " with cta_group::2 in the odd CTA of its pair; here the even one issues for both, since no "
-                           "manual says what else there is",
+                           " with cta_group::2 in the odd CTA of its pair; here the even one issues for both: PTX "
+                           "names neither, and all known kernels do so",
                        site);
     Cta& peer = *own.cluster->ctas[own.rank + 1];
-    if (peer.live_threads == 0)
-        machine.report(std::string(instruction) + " with cta_group::2: CTA " + std::to_string(peer.index) +
-                           ", the other one of the pair, has exited",
-                       site);
+    check_alive(peer, instruction, site);
     return {&own, &peer};
 }
 
@@ -181,6 +183,7 @@ void tcgen05_commit(std::uint32_t barrier, int ctas, std::uint32_t cta_mask, Sit
     if (cta_mask == 0) addresses.push_back(barrier);
     for (const std::uint32_t address : addresses) {
         Cta& there = cta_of(thread, address, commit_name, site);
+        check_alive(there, commit_name, site);
         Mbarrier& mbarrier = mbarrier_at(thread, there, address, commit_name, site);
         check_visible_beyond(thread, mbarrier, commit_name, site);
         if (&there != &cta) there.visitors[own.products] = own.committed;

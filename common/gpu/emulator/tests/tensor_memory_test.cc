@@ -221,7 +221,7 @@ TEST(TensorMemory, EachMistakeIsReportedTiny) {
     EXPECT_EQ(reports("the thread exits while tcgen05.ld of its warp issued at", Mistake::ld_unwaited_at_exit), all);
 }
 
-TEST(TensorMemory, TheRightWayIsRightInEveryOrderTiny) {
+TEST(TensorMemory, TheRightWayIsRightInEveryOrder) {
     for (std::uint64_t seed = 1; seed <= 100; ++seed)
         for (const auto schedule : {emulator::Schedule::random, emulator::Schedule::priority}) {
             ScopedOptions scoped(schedule, seed);
