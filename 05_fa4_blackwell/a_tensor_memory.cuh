@@ -186,24 +186,23 @@ __global__ void __launch_bounds__(threads)
     }
 
     // 6. A query that saw no key has l = 0: O = 0; without any key tile tensor memory holds no O.
-    const auto O_gmem = sequence.queries(O, h);
-    const float factor = inverse_sum(l);
+    float O_rmem[d / 32][32] = {};
+    if (!kv_tiles.empty()) {
 #pragma unroll
-    for (int column = 0; column < d; column += 32) {
-        float O_part[32] = {};
-        if (!kv_tiles.empty()) {
-            tcgen05_ld(O_part, O_tmem + column);
-            tcgen05_wait_ld(O_part);
-        }
-        if (row >= sequence.Nq) continue;
-#pragma unroll
-        for (int part = 0; part < 32; part += 8) {
-            Vector<T, 8> chunk;
-            for (int e = 0; e < 8; ++e) chunk[e] = cvt_rn<T>(factor * O_part[part + e]);
-            O_gmem.store(row, column + part, chunk);
-        }
+        for (int part = 0; part < d / 32; ++part) tcgen05_ld(O_rmem[part], O_tmem + 32 * part);
+        tcgen05_wait_ld(O_rmem);
     }
-    if (row < sequence.Nq) sequence.queries(L, h)(row) = log_sum_exp(c * m, l);
+    if (row < sequence.Nq) {
+        const auto O_gmem = sequence.queries(O, h);
+        const float factor = inverse_sum(l);
+#pragma unroll
+        for (int column = 0; column < d; column += 8) {
+            Vector<T, 8> chunk;
+            for (int e = 0; e < 8; ++e) chunk[e] = cvt_rn<T>(factor * O_rmem[column / 32][column % 32 + e]);
+            O_gmem.store(row, column, chunk);
+        }
+        sequence.queries(L, h)(row) = log_sum_exp(c * m, l);
+    }
     tcgen05_fence_before_thread_sync();
     bar_sync();
     if (warp_id() == 0) tcgen05_dealloc<columns>(S_tmem);
