@@ -1,6 +1,7 @@
 // Registers stage 05: what each rung does, how it is launched, and what it costs in closed form.
 #include "05_fa4_blackwell/a_tensor_memory.cuh"
 #include "05_fa4_blackwell/b_roles.cuh"
+#include "05_fa4_blackwell/backward_a.cuh"
 #include "common/ladder/closed_forms.h"
 #include "common/ladder/tensor_maps.h"
 #include "common/ladder/tiles.h"
@@ -58,6 +59,67 @@ double exponentials(const Problem& problem, int queries) {
     return double(problem.Hq) * ladder::count_tiles(problem, queries, b::Bc).tiles * queries * (b::Bc + 1);
 }
 
+// ---- backward ----
+
+std::vector<ladder::Workspace> backward_workspaces(const Problem& problem) {
+    const std::size_t tile = a_backward::Br * sizeof(float);
+    const std::size_t column = problem.Hq * ladder::scratch_tiles(problem, a_backward::Br) * tile;
+    return {{"L_log2", column}, {"D", column}, {"dQ_sum", column * problem.d}};
+}
+
+void launch_backward(const Problem& problem, Operands& operands) {
+    namespace a = a_backward;
+    ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
+        const ladder::TensorMaps maps{problem};
+        const attention::KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
+        const auto L_log2 = ladder::tile_scratch(problem, operands.workspaces[0], a::Br, a::Br);
+        const auto D = ladder::tile_scratch(problem, operands.workspaces[1], a::Br, a::Br);
+        const auto dQ_sum = ladder::tile_scratch(problem, operands.workspaces[2], a::Br, a::Br * d);
+        const std::int64_t query_tiles = query_tile_ctas(problem, a::Br);
+        const gpu::LaunchShape backward = {"stage05::a_backward::backward", ladder::key_tile_ctas(problem, a::Bc),
+                                           a::threads, sizeof(a::Shared<T, d>)};
+        gpu::check_launch(backward);  // before anything runs
+        gpu::launch({"stage05::a_backward::prepare", query_tiles, a::threads_of_tile, 0}, a::prepare<T, d>,
+                    kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
+                    L_log2, D, dQ_sum);
+        gpu::launch(backward, a::backward<T, d>, kernel_problem, maps.queries<T>("Q", operands.Q, a::Br),
+                    maps.keys<T>("K", operands.K, a::Bc), maps.keys<T>("V", operands.V, a::Bc),
+                    maps.queries<T>("dO", operands.dO, a::Br), gpu::read_only(L_log2), gpu::read_only(D), dQ_sum,
+                    operands.dK.as<T>(), operands.dV.as<T>());
+        gpu::launch({"stage05::a_backward::finish", query_tiles, a::threads_of_tile, 0}, a::finish<T, d>,
+                    kernel_problem, gpu::read_only(dQ_sum), operands.dQ.as<T>());
+    });
+}
+
+ladder::TileCounts backward_tiles(const Problem& problem) {
+    return ladder::count_tiles(problem, a_backward::Br, a_backward::Bc);
+}
+
+double backward_exponentials(const Problem& problem) {
+    return double(problem.Hq) * backward_tiles(problem).tiles * a_backward::Br * a_backward::Bc;
+}
+
+std::vector<Traffic> backward_traffic(const Problem& problem) {
+    if (problem.packed()) return {};
+    const ladder::TileCounts counts = backward_tiles(problem);
+    const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d;
+    const std::uint64_t queries = ladder::total_queries(problem), keys = ladder::total_keys(problem);
+    const std::uint64_t seeing = Hq * counts.seeing.once, column = 4 * a_backward::Br, visits = Hq * counts.tiles;
+    const std::uint64_t tiles = Hq * problem.B * attention::ceil_div(problem.Nq, a_backward::Br);
+    return {{"Q", Hq * counts.queries.visits * row, 0},
+            {"K", Hkv * counts.keys.once * row, 0},
+            {"V", Hkv * counts.keys.once * row, 0},
+            {"O", seeing * row, 0},
+            {"dO", (seeing + Hq * counts.queries.visits) * row, 0},
+            {"L", seeing * 4, 0},
+            {"L_log2", visits * column, tiles * column},
+            {"D", visits * column, tiles * column},
+            {"dQ", 0, queries * row},
+            {"dK", 0, keys * row},
+            {"dV", 0, keys * row},
+            {"dQ_sum", queries * problem.d * 4, (tiles + visits) * column * problem.d}};
+}
+
 std::vector<ladder::Workspace> no_workspaces(const Problem&) { return {}; }
 
 }  // namespace
@@ -82,6 +144,21 @@ void register_stage(ladder::Registry& registry) {
     };
     add("a", "tensor_memory", launch_a, a::Br);
     add("b", "roles", launch_b, b::tiles * b::Br);
+    registry.add({.stage = "05",
+                  .letter = "a",
+                  .name = "five_products",
+                  .pass = ladder::Pass::backward,
+                  .fast = true,
+                  .deterministic = false,
+                  .whole_tiles = true,
+                  .row_alignment = 16,
+                  .tensor_maps = true,
+                  .kernel_pattern = "stage05::a_backward::",
+                  .refuses = refuses,
+                  .workspaces = backward_workspaces,
+                  .launch = launch_backward,
+                  .exponentials = backward_exponentials,
+                  .traffic = backward_traffic});
 }
 
 }  // namespace stage05
