@@ -124,7 +124,8 @@ __global__ void __launch_bounds__(threads)
         }
         float m_new = m;
 #pragma unroll
-        for (int i = 0; i < Bc; ++i) m_new = max_nan(m_new, S[i / 32][i % 32]);  // a NaN that the query sees goes through
+        for (int i = 0; i < Bc; ++i)
+            m_new = max_nan(m_new, S[i / 32][i % 32]);  // a NaN that the query sees goes through
         const float alpha = ex2_approx_ftz(c * (m - exponent_base(m_new)));
         m = m_new;
         l *= alpha;

@@ -32,12 +32,11 @@ void launch_a(const Problem& problem, Operands& operands) {
 void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const ladder::TensorMaps maps{problem};
-        gpu::launch({"stage05::b::forward", query_tile_ctas(problem, b::tiles * b::Br), b::threads,
-                     sizeof(b::Shared<T, d>)},
-                    b::forward<T, d>, ladder::kernel_problem(problem, operands),
-                    maps.queries<T>("Q", operands.Q, b::Br), maps.keys<T>("K", operands.K, b::Bc),
-                    maps.keys<T>("V", operands.V, b::Bc), maps.queries<T>("O", operands.O, b::Br), operands.O.as<T>(),
-                    operands.L.as<float>());
+        gpu::launch(
+            {"stage05::b::forward", query_tile_ctas(problem, b::tiles * b::Br), b::threads, sizeof(b::Shared<T, d>)},
+            b::forward<T, d>, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, b::Br),
+            maps.keys<T>("K", operands.K, b::Bc), maps.keys<T>("V", operands.V, b::Bc),
+            maps.queries<T>("O", operands.O, b::Br), operands.O.as<T>(), operands.L.as<float>());
     });
 }
 
