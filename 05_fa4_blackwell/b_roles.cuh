@@ -25,7 +25,7 @@
 // and KV_full, KV_empty for the slots of the ring: the bytes of the copy; a commit.
 //
 // On chip, d = 128 (64): Q, later O, 64 KiB (32); four slots of 32 KiB (16) for K and V; 512 columns, one CTA an SM.
-// setmaxnreg: 184 registers a thread for softmax, 80 for correction, 64 for the others.
+// setmaxnreg: 176 registers a thread for softmax, 96 for correction, 64 for the others.
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warpgroup_id() < tiles) {
         // ---- softmax: thread t has query t of its tile, in lane t of S, W and O ----
-        setmaxnreg_inc<184>();
+        setmaxnreg_inc<176>();
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size, row = i0 + Br * own + thread;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
         const Range full_tiles = mask.full_key_tiles(i0 + Br * own, Br, Bc), keys = mask.keys(row);
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warp_id() < product_warp) {
         // ---- correction: thread t has lane t of O_0 and O_1 ----
-        setmaxnreg_dec<80>();
+        setmaxnreg_dec<96>();
         const int thread = threadIdx.x % warpgroup_size;
         for (int i = 0; i < tiles; ++i) mbarrier_arrive(smem.W_ready.address(i));  // there is no O yet
         for (int step = 1; step < steps; ++step) {

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warpgroup_id() < tiles) {
         // ---- softmax: thread t has query t of its tile, in lane t of S, W and O ----
-        setmaxnreg_inc<184>();
+        setmaxnreg_inc<176>();
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
         // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warp_id() < product_warp) {
         // ---- correction: thread t has lane t of O_0 and O_1 ----
-        setmaxnreg_dec<80>();
+        setmaxnreg_dec<96>();
         const int thread = threadIdx.x % warpgroup_size;
         int n = 0, tile_count = 0;  // factors of each of the two query tiles, tiles with keys so far
         for_each_work([&](const Work& work) {
