@@ -25,7 +25,7 @@
 // and KV_full, KV_empty for the slots of the ring: the bytes of the copy; a commit.
 //
 // On chip, d = 128 (64): Q, later O, 64 KiB (32); four slots of 32 KiB (16) for K and V; 512 columns, one CTA an SM.
-// setmaxnreg: 176 registers a thread for softmax, 96 for correction, 64 for the others.
+// setmaxnreg: 176 registers a thread for softmax, 88 for correction, 72 for the others.
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warp_id() < product_warp) {
         // ---- correction: thread t has lane t of O_0 and O_1 ----
-        setmaxnreg_dec<96>();
+        setmaxnreg_dec<88>();
         const int thread = threadIdx.x % warpgroup_size;
         for (int i = 0; i < tiles; ++i) mbarrier_arrive(smem.W_ready.address(i));  // there is no O yet
         for (int step = 1; step < steps; ++step) {
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(threads, 1)
         return;
     }
 
-    setmaxnreg_dec<64>();
+    setmaxnreg_dec<72>();
     if (warp_id() == product_warp && elect_sync()) {
         // ---- products: one thread ----
         constexpr std::uint32_t S_instruction = tcgen05_instruction<T>(Br, Bc, Major::k, Major::k);

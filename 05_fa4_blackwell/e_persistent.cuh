@@ -12,8 +12,9 @@
 // On chip, d = 128 (64): Q 64 KiB (32), O 64 (32), three slots of 32 KiB (16) for K and V; 512 columns, one CTA an SM.
 #pragma once
 
+#include "common/attention/exp2.h"
 #include "common/attention/kernel_problem.h"
-#include "common/attention/softmax.h"
+#include "common/attention/rescale.h"
 #include "common/gpu/gpu.h"
 
 namespace stage05::e {
@@ -87,7 +88,8 @@ struct Work {
     __device__ int steps() const { return kv_tiles.end - kv_tiles.begin; }
 };
 
-template <class T, int d>
+/// Exp2: which of a row's exponentials are polynomials, an Exp2Policy.
+template <class T, int d, class Exp2>
 __global__ void __launch_bounds__(threads, 1)
     forward(KernelProblem problem, Tiles order, const __grid_constant__ TensorMap Q_map,
             const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map,
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(threads, 1)
             const auto& [h, i0, sequence, mask, kv_tiles] = work;
             const int steps = work.steps(), row = i0 + Br * own + thread;
             const Range full_tiles = mask.full_key_tiles(i0 + Br * own, Br, Bc), keys = mask.keys(row);
-            float m = -infinity, l = 0;
+            float m = -infinity, l = 0;  // m: the base of weights, at most tau behind the maximum
             for (int step = 0; step < steps; ++step, ++n) {
                 const int kv_tile = kv_tiles.end - 1 - step, j0 = kv_tile * Bc;
                 mbarrier_wait_parity(smem.S_full.address(own), n % 2);
@@ -175,8 +177,8 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
                 for (int i = 0; i < Bc; ++i) m_part[i % 4] = max_nan(m_part[i % 4], S[i / 32][i % 32]);
                 const float m_new = max_nan(max_nan(m_part[0], m_part[1]), max_nan(m_part[2], m_part[3]));
-                const float alpha = ex2_approx_ftz(c * (m - exponent_base(m_new)));
-                m = m_new;
+                const float alpha = conditional_rescale(mul_rn(c, m), mul_rn(c, m_new)).alpha;
+                if (alpha != 1) m = m_new;
                 if (step > 0) send_factor(n - 1, alpha);
 
                 // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
@@ -193,9 +195,12 @@ __global__ void __launch_bounds__(threads, 1)
                 for (int part = 0; part < 4; ++part) {
                     std::uint32_t W[16];
 #pragma unroll
-                    for (int i = 0; i < 32; ++i) S[part][i] = ex2_approx_ftz(fmaf(c, S[part][i], -base));
-#pragma unroll
-                    for (int i = 0; i < 16; ++i) W[i] = cvt_rn_x2<T>(S[part][2 * i], S[part][2 * i + 1]);
+                    for (int i = 0; i < 32; i += 2) {
+                        const FloatPair s = {S[part][i], S[part][i + 1]};
+                        const FloatPair weights = Exp2::exp2(fma_rn_x2({c, c}, s, {-base, -base}), 32 * part + i);
+                        S[part][i] = weights[0], S[part][i + 1] = weights[1];
+                        W[i / 2] = cvt_rn_x2<T>(weights[0], weights[1]);
+                    }
                     tcgen05_st(W_tmem + 16 * part, W);
                     if (part < 2) continue;
                     tcgen05_wait_st();
@@ -216,7 +221,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warp_id() < product_warp) {
         // ---- correction: thread t has lane t of O_0 and O_1 ----
-        setmaxnreg_dec<96>();
+        setmaxnreg_dec<88>();
         const int thread = threadIdx.x % warpgroup_size;
         int n = 0, tile_count = 0;  // factors of each of the two query tiles, tiles with keys so far
         for_each_work([&](const Work& work) {
@@ -234,18 +239,19 @@ __global__ void __launch_bounds__(threads, 1)
                     mbarrier_wait_parity(smem.alpha_full.address(i), n % 2);
                     const float alpha = smem.alpha[i](thread);
                     mbarrier_arrive(smem.alpha_empty.address(i));
-                    tcgen05_fence_after_thread_sync();
-                    count_rescale();
+                    if (vote_sync_any(alpha != 1)) {
+                        tcgen05_fence_after_thread_sync();
 #pragma unroll
-                    for (int column = 0; column < d; column += 32) {
-                        float O_part[32];
-                        tcgen05_ld(O_part, tmem + Columns::O(i) + column);
-                        tcgen05_wait_ld(O_part);
-                        for (float& x : O_part) x *= alpha;
-                        tcgen05_st(tmem + Columns::O(i) + column, O_part);
+                        for (int column = 0; column < d; column += 32) {
+                            float O_part[32];
+                            tcgen05_ld(O_part, tmem + Columns::O(i) + column);
+                            tcgen05_wait_ld(O_part);
+                            for (float& x : O_part) x *= alpha;
+                            tcgen05_st(tmem + Columns::O(i) + column, O_part);
+                        }
+                        tcgen05_wait_st();
+                        tcgen05_fence_before_thread_sync();
                     }
-                    tcgen05_wait_st();
-                    tcgen05_fence_before_thread_sync();
                     mbarrier_arrive(smem.W_ready.address(i));
                 }
             }
@@ -280,7 +286,7 @@ __global__ void __launch_bounds__(threads, 1)
         return;
     }
 
-    setmaxnreg_dec<64>();
+    setmaxnreg_dec<72>();
     if (warp_id() == product_warp && elect_sync()) {
         // ---- products: one thread ----
         constexpr std::uint32_t S_instruction = tcgen05_instruction<T>(Br, Bc, Major::k, Major::k);

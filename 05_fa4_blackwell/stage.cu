@@ -2,6 +2,9 @@
 #include "05_fa4_blackwell/a_tensor_memory.cuh"
 #include "05_fa4_blackwell/b_roles.cuh"
 #include "05_fa4_blackwell/backward_a.cuh"
+#include "05_fa4_blackwell/c_polynomial.cuh"
+#include "05_fa4_blackwell/d_lazy_rescale.cuh"
+#include "05_fa4_blackwell/e_persistent.cuh"
 #include "common/ladder/closed_forms.h"
 #include "common/ladder/tensor_maps.h"
 #include "common/ladder/tiles.h"
@@ -13,6 +16,11 @@ using attention::Problem;
 using gpu::Traffic;
 using ladder::Operands;
 using ladder::query_tile_ctas;
+
+constexpr int queries_of_pair = b::tiles * b::Br;  // of a CTA from 05b on
+
+/// In 05c, d and e: of 32 exponentials 4 are polynomials of degree 3.
+using Exp2 = attention::Exp2Policy<3, 4>;
 
 std::optional<std::string> refuses(const Problem& problem) {
     if (const auto reason = ladder::refuses_on_tensor_cores(problem)) return reason;
@@ -29,14 +37,54 @@ void launch_a(const Problem& problem, Operands& operands) {
     });
 }
 
+/// Operands of 05b, c and d.
+template <class T, class Kernel>
+void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem, Operands& operands) {
+    const ladder::TensorMaps maps{problem};
+    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, b::Br),
+                maps.keys<T>("K", operands.K, b::Bc), maps.keys<T>("V", operands.V, b::Bc),
+                maps.queries<T>("O", operands.O, b::Br), operands.O.as<T>(), operands.L.as<float>());
+}
+
 void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
+        launch<T>({"stage05::b::forward", query_tile_ctas(problem, queries_of_pair), b::threads,
+                   sizeof(b::Shared<T, d>)},
+                  b::forward<T, d>, problem, operands);
+    });
+}
+
+void launch_c(const Problem& problem, Operands& operands) {
+    ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
+        launch<T>({"stage05::c::forward", query_tile_ctas(problem, queries_of_pair), c::threads,
+                   sizeof(c::Shared<T, d>)},
+                  c::forward<T, d, Exp2>, problem, operands);
+    });
+}
+
+void launch_d(const Problem& problem, Operands& operands) {
+    ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
+        launch<T>({"stage05::d::forward", query_tile_ctas(problem, queries_of_pair), d::threads,
+                   sizeof(d::Shared<T, d>)},
+                  d::forward<T, d, Exp2>, problem, operands);
+    });
+}
+
+int multiprocessors() {
+    static const int count = gpu::device().multiprocessors;  // asking takes longer than a launch
+    return count;
+}
+
+void launch_e(const Problem& problem, Operands& operands) {
+    ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const ladder::TensorMaps maps{problem};
-        gpu::launch(
-            {"stage05::b::forward", query_tile_ctas(problem, b::tiles * b::Br), b::threads, sizeof(b::Shared<T, d>)},
-            b::forward<T, d>, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, b::Br),
-            maps.keys<T>("K", operands.K, b::Bc), maps.keys<T>("V", operands.V, b::Bc),
-            maps.queries<T>("O", operands.O, b::Br), operands.O.as<T>(), operands.L.as<float>());
+        const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
+        const e::Tiles order = {attention::ceil_div(problem.Nq, queries_of_pair), problem.B * problem.Hq, masked};
+        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, queries_of_pair), multiprocessors());
+        gpu::launch({"stage05::e::forward", ctas, e::threads, sizeof(e::Shared<T, d>)}, e::forward<T, d, Exp2>,
+                    ladder::kernel_problem(problem, operands), order, maps.queries<T>("Q", operands.Q, e::Br),
+                    maps.keys<T>("K", operands.K, e::Bc), maps.keys<T>("V", operands.V, e::Bc),
+                    maps.queries<T>("O", operands.O, e::Br), operands.O.as<T>(), operands.L.as<float>());
     });
 }
 
@@ -142,7 +190,10 @@ void register_stage(ladder::Registry& registry) {
                       .traffic = [=](const Problem& problem) { return traffic(problem, queries); }});
     };
     add("a", "tensor_memory", launch_a, a::Br);
-    add("b", "roles", launch_b, b::tiles * b::Br);
+    add("b", "roles", launch_b, queries_of_pair);
+    add("c", "polynomial", launch_c, queries_of_pair);
+    add("d", "lazy_rescale", launch_d, queries_of_pair);
+    add("e", "persistent", launch_e, queries_of_pair);
     registry.add({.stage = "05",
                   .letter = "a",
                   .name = "five_products",
