@@ -334,6 +334,9 @@ __global__ void __launch_bounds__(threads, 1)
             load(2 * step, K_map, j0, false);
             load(2 * step + 1, V_map, j0, j0 < seen.begin || j0 + Bc > seen.end);
         }
+        // A CTA must not end before the last commits have arrived.
+        for (int n = 2 * steps; n < 2 * steps + slots; ++n)
+            mbarrier_wait_parity(smem.KV_empty.address(Place(n).slot), Place(n).parity ^ 1);
     } else if (warp_id() == store_warp) {
         // ---- copies out ----
         for (int i = 0; i < tiles; ++i) {

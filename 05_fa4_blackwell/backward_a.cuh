@@ -401,6 +401,10 @@ __global__ void __launch_bounds__(threads, 1)
             mbarrier_wait_parity(smem.dO_empty.address(0), n % 2 ^ 1);
             load(smem.dO, dO_map, smem.D, D, smem.dO_full.address(0));
         }
+        // A CTA must not end before the last commits have arrived.
+        for (int n = steps; n < steps + Q_slots; ++n)
+            mbarrier_wait_parity(smem.Q_empty.address(Place(n).slot), Place(n).parity ^ 1);
+        mbarrier_wait_parity(smem.dO_empty.address(0), steps % 2 ^ 1);
     }
 }
 

@@ -384,6 +384,10 @@ __global__ void __launch_bounds__(threads, 1)
                 load(2 * n + 1, V_map, j0, j0 < seen.begin || j0 + Bc > seen.end);
             }
         });
+        // A CTA must not end before the last commits have arrived.
+        for (int i = 0; i < tiles; ++i) mbarrier_wait_parity(smem.Q_empty.address(i), tile_count % 2 ^ 1);
+        for (int tail = 2 * n; tail < 2 * n + slots; ++tail)
+            mbarrier_wait_parity(smem.KV_empty.address(Place(tail).slot), Place(tail).parity ^ 1);
     } else if (warp_id() == store_warp) {
         // ---- copies out ----
         int tile_count = 0;
