@@ -155,6 +155,7 @@ struct Counters {
     std::uint64_t rescales = 0;
     std::uint64_t barriers = 0;  // CTA-wide and named, counted once a barrier
     std::uint64_t atomics = 0;
+    std::uint64_t tensor_memory_read = 0, tensor_memory_written = 0;  // bytes of registers, of copies, and of A
 };
 
 /// Chooses by name the order of events of the launches that follow, and its seed. Throws Error, naming the orders there

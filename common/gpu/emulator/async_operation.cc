@@ -4,6 +4,8 @@
 
 namespace emulator {
 
+bool AsyncOperation::awaited() const { return counted_by() != nullptr && !counted_by()->waiting.empty(); }
+
 void issue(AsyncOperation& operation) {
     auto& pending = operation.issuer->cta->pending;
     operation.pending_index = static_cast<int>(pending.size());

@@ -10,6 +10,7 @@
 namespace emulator {
 
 struct Cta;
+struct Mbarrier;
 struct Thread;
 
 /// Something that a thread has ordered. issue() puts it into the pending list of the CTA; the schedule, or a wait that
@@ -27,8 +28,10 @@ struct AsyncOperation {
 
     /// True if this was the last step.
     virtual bool step() = 0;
+    /// The mbarrier at which it will arrive, or that will count its bytes.
+    virtual const Mbarrier* counted_by() const { return nullptr; }
     /// Whether a thread is parked until this is performed.
-    virtual bool awaited() const { return false; }
+    bool awaited() const;
     /// Whether it will read or write this CTA's shared memory.
     virtual bool touches(const Cta&) const { return false; }
 

@@ -21,7 +21,7 @@ struct Load : AsyncOperation {
          Mbarrier* barrier)
         : AsyncOperation(name, issuer, site), box(box), cta(cta), destination(destination), barrier(barrier) {}
     bool step() override;
-    bool awaited() const override;
+    const Mbarrier* counted_by() const override { return barrier; }
     bool touches(const Cta& other) const override { return cta == &other; }
 };
 

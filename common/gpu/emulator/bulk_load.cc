@@ -35,8 +35,6 @@ void prepare_load(Cta& cta, const Box& box, const char* name, Site site) {
 
 }  // namespace
 
-bool Load::awaited() const { return !barrier->waiting.empty(); }
-
 bool Load::step() {
     SharedArena& arena = cta->arena;
     {

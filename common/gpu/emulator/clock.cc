@@ -10,11 +10,9 @@ Clock& Sync::clock() {
 }
 
 void Sync::release(Thread& thread) {
-    if (std::find(joined_.begin(), joined_.end(), thread.past) == joined_.end()) {
-        clock().join(*thread.past);
-        joined_.push_back(thread.past);
-    }
+    learn(thread.past);
     clock().learn(thread.agent, thread.epoch++, thread.fenced_epoch);
+    for (const Stamp& moved : thread.tensor.fenced) clock().learn(moved.agent, moved.epoch);
 }
 
 void Sync::acquire(Thread& thread) {
@@ -34,6 +32,12 @@ void Sync::acquire(Thread& thread) {
 }
 
 void Sync::learn(unsigned agent, std::uint32_t epoch) { clock().learn(agent, epoch); }
+
+void Sync::learn(const Past& past) {
+    if (std::find(joined_.begin(), joined_.end(), past) != joined_.end()) return;
+    clock().join(*past);
+    joined_.push_back(past);
+}
 
 bool ordered(Stamp earlier, const Thread& thread) {
     return earlier.agent == 0 || earlier.agent == thread.agent || earlier.epoch <= thread.past->known(earlier.agent);

@@ -67,6 +67,7 @@ class Sync {
     void acquire(Thread& thread);
     /// Those who wait learn this too.
     void learn(unsigned agent, std::uint32_t epoch);
+    void learn(const Past& past);
 
   private:
     Clock& clock();

@@ -98,6 +98,7 @@ void check_cluster_after_exit(const Thread& thread, Site site) {
                                    " is on its way to its shared memory",
                                site);
     check_mbarriers_after_exit(cta, site);
+    cta.tensor_memory.check_after_exit(site);
     for (const auto& [agent, epoch] : cta.visitors) {
         const auto knows = [&, agent = agent, epoch = epoch](const auto& own) {
             return own->past->known(agent) >= epoch;

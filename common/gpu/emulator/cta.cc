@@ -9,6 +9,7 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
     thread_count = live_threads = threads_in_cta;
     ready_warps = 0;
     arena.start(shared_bytes, first_address);
+    tensor_memory.start(*this);
     pending.clear();
     loads.clear();
     mbarriers.clear();
@@ -17,6 +18,7 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
     for (Warp& warp : warps) {
         warp.ready = warp.live = warp.exists = 0;
         warp.meetings.clear();
+        warp.tensor = {};
     }
     free_registers = 0;
     for (int first = 0; first < thread_count; first += warpgroup_size) {
@@ -38,6 +40,8 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         thread.epoch = 1;
         thread.fenced_epoch = 0;
         thread.past = nothing;
+        thread.tensor = {};
+        thread.tensor.past = nothing;
         thread.timed_out_after = 0;
         thread.cluster_arrived = false;
         warps[thread.warp()].live |= thread.bit();

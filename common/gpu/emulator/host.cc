@@ -148,6 +148,8 @@ std::optional<Counters> counters() {
     result.rescales = totals.rescales;
     result.barriers = totals.barriers;
     result.atomics = totals.atomics;
+    result.tensor_memory_read = totals.tensor_memory_read;
+    result.tensor_memory_written = totals.tensor_memory_written;
     return result;
 }
 

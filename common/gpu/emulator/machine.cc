@@ -150,6 +150,7 @@ void Machine::thread_exits(Thread& thread) {
     }
     finish_bulk_at_exit(thread, where);
     check_products_at_exit(thread, where);
+    check_tensor_operations_at_exit(thread, where);
     cta.set_parked(thread);
     cta.warps[thread.warp()].live &= ~thread.bit();
     --cta.live_threads;

@@ -22,6 +22,7 @@
 #include "common/gpu/emulator/sanitizers.h"
 #include "common/gpu/emulator/scheduler.h"
 #include "common/gpu/emulator/shared_arena.h"
+#include "common/gpu/emulator/tcgen05.h"
 #include "common/gpu/emulator/warpgroup.h"
 #include "common/gpu/launch.h"
 
@@ -63,8 +64,9 @@ struct Thread {
     std::uint32_t fenced_epoch = 0;  // the last before fence.proxy.async
     Past past;
     std::uint64_t timed_out_after = 0;  // events, in try_wait
-    bool cluster_arrived = false;       // at barrier.cluster, and has not waited yet
-    std::uint32_t cluster_phase = 0;    // in which it arrived
+    TensorThread tensor;
+    bool cluster_arrived = false;     // at barrier.cluster, and has not waited yet
+    std::uint32_t cluster_phase = 0;  // in which it arrived
 
     int lane() const { return index % warp_size; }
     int warp() const { return index / warp_size; }
@@ -95,6 +97,7 @@ struct Warp {
     std::vector<Meeting> meetings;
     unsigned syncs = 0;
     std::array<tsan::Token, 4> sync_tokens{};
+    TensorWarp tensor;
 };
 
 /// One named barrier of a CTA: its current generation.
@@ -118,6 +121,7 @@ struct Cta {
     int thread_count = 0, live_threads = 0;
     std::uint32_t ready_warps = 0;
     SharedArena arena;
+    TensorMemory tensor_memory;
     std::vector<std::unique_ptr<Thread>> threads;  // never fewer than thread_count
     std::array<Warp, max_warps> warps;
     std::array<Warpgroup, max_threads / warpgroup_size> warpgroups;

@@ -15,10 +15,11 @@ std::uint32_t field(std::uint64_t bits, int first, int n) {
     return static_cast<std::uint32_t>(bits >> first & ((std::uint64_t{1} << n) - 1));
 }
 
-std::string name_of(const char* operand, std::uint64_t bits) {
+std::string name_of(MatrixReader reader, const char* operand, std::uint64_t bits) {
     char text[32];
     std::snprintf(text, sizeof(text), "0x%016llX", static_cast<unsigned long long>(bits));
-    return std::string("wgmma: the descriptor of ") + operand + ", " + text;
+    return std::string(reader == MatrixReader::wgmma ? "wgmma" : "tcgen05") + ": the descriptor of " + operand + ", " +
+           text;
 }
 
 }  // namespace
@@ -31,8 +32,10 @@ MatrixDescriptor::MatrixDescriptor(std::uint64_t bits, bool mn_major)
       span(16u << (4 - field(bits, 62, 2)) % 4),
       mn_major(mn_major) {}
 
-bool MatrixDescriptor::reserved_bits_are_zero(std::uint64_t bits) {
-    return field(bits, 14, 2) == 0 && field(bits, 30, 2) == 0 && field(bits, 46, 3) == 0 && field(bits, 52, 10) == 0;
+bool MatrixDescriptor::fits(std::uint64_t bits, MatrixReader reader) {
+    const bool wgmma = reader == MatrixReader::wgmma;
+    return field(bits, 14, 2) == 0 && field(bits, 30, 2) == 0 && field(bits, 46, 3) == (wgmma ? 0u : 1u) &&
+           field(bits, 52, 10) == 0 && (wgmma || field(bits, 49, 3) == 0);
 }
 
 std::uint32_t MatrixDescriptor::address(int mn, int k) const {
@@ -56,18 +59,20 @@ bool MatrixDescriptor::stays_in_rows(int mn_size) const {
     return span == 16 || start % span + std::min(together, span) <= span;
 }
 
-std::vector<char*> chunks(const SharedArena& arena, std::uint64_t bits, bool mn_major, int mn_size, const char* name,
-                          Site site) {
-    if (!MatrixDescriptor::reserved_bits_are_zero(bits))
-        machine.report(name_of(name, bits) + ": bits 14, 15, 30, 31, 46 to 48 and 52 to 61 are reserved and must be 0",
-                       site);
+std::vector<char*> chunks(const SharedArena& arena, MatrixReader reader, std::uint64_t bits, bool mn_major, int mn_size,
+                          const char* name, Site site) {
+    const auto report = [&](const std::string& why) { machine.report(name_of(reader, name, bits) + ": " + why, site); };
+    if (!MatrixDescriptor::fits(bits, reader))
+        report(reader == MatrixReader::wgmma
+                   ? "bits 14, 15, 30, 31, 46 to 48 and 52 to 61 are reserved and must be 0"
+                   : "bits 46 to 48 are its version and must be 1; bits 14, 15, 30, 31 and 49 to 61 must be 0 (layouts "
+                     "begin where their swizzle does, and its atoms are of 16 bytes)");
     const MatrixDescriptor descriptor(bits, mn_major);
     if (!descriptor.stays_in_rows(mn_size))
-        machine.report(name_of(name, bits) + ": it begins " + std::to_string(descriptor.start % descriptor.span) +
-                           " bytes into a row of " + std::to_string(descriptor.span) + ", and " +
-                           (mn_major ? std::to_string(mn_size) + " elements along mn" : "16 elements along k") +
-                           " do not fit from there on",
-                       site);
+        report("it begins " + std::to_string(descriptor.start % descriptor.span) + " bytes into a row of " +
+               std::to_string(descriptor.span) + ", and " +
+               (mn_major ? std::to_string(mn_size) + " elements along mn" : "16 elements along k") +
+               " do not fit from there on");
     const std::uint32_t first = arena.first_address() % window;
     std::vector<char*> result;
     result.reserve(2 * mn_size);
@@ -75,11 +80,10 @@ std::vector<char*> chunks(const SharedArena& arena, std::uint64_t bits, bool mn_
         const std::uint32_t address = descriptor.address(mn, k);
         char* const chunk = arena.memory() + (static_cast<std::int64_t>(address) - first);
         if (!arena.contains(chunk, 16))
-            machine.report(name_of(name, bits) + ": element (mn, k) = (" + std::to_string(mn) + ", " +
-                               std::to_string(k) + ") would lie at shared address " + std::to_string(address) +
-                               ", outside the CTA's shared memory of " + std::to_string(arena.bytes()) +
-                               " bytes from " + std::to_string(first) + " on",
-                           site);
+            report("element (mn, k) = (" + std::to_string(mn) + ", " + std::to_string(k) +
+                   ") would lie at shared address " + std::to_string(address) +
+                   ", outside the CTA's shared memory of " + std::to_string(arena.bytes()) + " bytes from " +
+                   std::to_string(first) + " on");
         result.push_back(chunk);
     };
     if (mn_major) {

@@ -51,7 +51,7 @@ void add_tx(Mbarrier& barrier, int bytes, const char* instruction, Site site) {
                        site);
 }
 
-void arrive(Thread& thread, Mbarrier& barrier, int bytes, const char* instruction, Site site) {
+void check_arrival(const Mbarrier& barrier, const char* instruction, Site site) {
     if (barrier.seen < barrier.phase)
         machine.report(std::string(instruction) + ": an arrival for phase " + std::to_string(barrier.phase) + " of " +
                            text(barrier) + ", but nobody has waited for phase " + std::to_string(barrier.phase - 1),
@@ -61,12 +61,20 @@ void arrive(Thread& thread, Mbarrier& barrier, int bytes, const char* instructio
                            std::to_string(barrier.count) + " of phase " + std::to_string(barrier.phase) +
                            " and waits for " + std::to_string(barrier.tx) + " bytes",
                        site);
-    if (bytes != 0) add_tx(barrier, bytes, instruction, site);
-    barrier.arriving.release(thread);
-    tsan::release(barrier.tokens[barrier.phase % 2]);
+}
+
+void count_arrival(Mbarrier& barrier) {
     --barrier.pending;
     machine.happened();
     test(barrier);
+}
+
+void arrive(Thread& thread, Mbarrier& barrier, int bytes, const char* instruction, Site site) {
+    check_arrival(barrier, instruction, site);
+    if (bytes != 0) add_tx(barrier, bytes, instruction, site);
+    barrier.arriving.release(thread);
+    tsan::release(barrier.tokens[barrier.phase % 2]);
+    count_arrival(barrier);
 }
 
 /// The wait is for the current phase or the one before it. Which phase the thread means: the last that it knows to be
@@ -112,6 +120,12 @@ void check_visible_beyond(const Thread& thread, const Mbarrier& barrier, const c
                        site);
     if (!ordered({barrier.init.agent, barrier.fence_epoch}, thread))
         machine.report(use + ", and no barrier lies between its fence.mbarrier_init and this use", site);
+}
+
+void arrive(Mbarrier& barrier, const Past& known, const char* instruction, Site site) {
+    check_arrival(barrier, instruction, site);
+    barrier.arriving.learn(known);
+    count_arrival(barrier);
 }
 
 void complete_tx(Mbarrier& barrier, int bytes) {
@@ -168,10 +182,10 @@ void mbarrier_inval(std::uint32_t address, Site site) {
     if (barrier.pending != barrier.count || barrier.tx != 0 || !barrier.waiting.empty())
         machine.report("mbarrier.inval: " + text(barrier) + " is in use: " + state(barrier), site);
     for (const auto& cta : thread.cta->cluster->members())
-        for (const Load& load : cta->loads)
-            if (!load.performed() && load.barrier == &barrier)
-                machine.report("mbarrier.inval: " + text(barrier) + " is to count " + load.name + " issued by " +
-                                   text(*load.issuer) + " at " + text(load.site),
+        for (const AsyncOperation* operation : cta->pending)
+            if (operation->counted_by() == &barrier)
+                machine.report("mbarrier.inval: " + text(barrier) + " is to count " + operation->name + " issued by " +
+                                   text(*operation->issuer) + " at " + text(operation->site),
                                site);
     thread.cta->arena.set_mbarrier(thread, thread.cta->arena.at(address), false);
     thread.cta->mbarriers.erase(address);

@@ -41,6 +41,8 @@ struct Mbarrier {
 Mbarrier& mbarrier_at(const Thread& thread, Cta& cta, std::uint32_t address, const char* instruction, Site site);
 /// The thread has seen what makes it visible to engines and to other CTAs: fence.mbarrier_init and a barrier.
 void check_visible_beyond(const Thread& thread, const Mbarrier& barrier, const char* instruction, Site site);
+/// An engine arrives, for one; those who wait for the phase learn what it knows.
+void arrive(Mbarrier& barrier, const Past& known, const char* instruction, Site site);
 /// A copy has delivered its bytes, in the current phase.
 void complete_tx(Mbarrier& barrier, int bytes);
 /// The CTA has ended: phases half arrived, bytes that did not come or that nobody waited for.

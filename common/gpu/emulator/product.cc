@@ -1,64 +1,9 @@
-// One product: how the engine reads its operands and adds to the sums.
-#include <algorithm>
-#include <bitset>
-#include <cstring>
-
+// One product of a warpgroup: how the engine reads its operands and adds to the sums.
 #include "common/gpu/emulator/machine.h"
-#include "common/gpu/emulator/region.h"
+#include "common/gpu/emulator/operand.h"
 #include "common/gpu/emulator/warpgroup.h"
 
 namespace emulator {
-
-namespace {
-
-constexpr int chunk_bytes = 16;
-
-/// The parts of shared memory that the chunks make up, as few as there are: (first byte, bytes).
-std::vector<std::pair<const char*, int>> ranges(const SharedArena& arena, const std::vector<char*>& chunks) {
-    static std::bitset<max_shared_bytes / chunk_bytes + 1> used;
-    std::size_t first = used.size(), last = 0;
-    for (const char* chunk : chunks) {
-        const std::size_t i = static_cast<std::size_t>(chunk - arena.memory()) / chunk_bytes;
-        used.set(i);
-        first = std::min(first, i);
-        last = std::max(last, i);
-    }
-    std::vector<std::pair<const char*, int>> result;
-    for (std::size_t i = first; i <= last; ++i) {
-        if (!used[i]) continue;
-        const std::size_t begin = i;
-        while (used[i]) used.reset(i++);
-        result.emplace_back(arena.memory() + begin * chunk_bytes, static_cast<int>((i - begin) * chunk_bytes));
-    }
-    return result;
-}
-
-/// Element (mn, k) of an operand goes to where place(mn, k) says.
-template <class Place>
-void read_operand(const std::vector<char*>& chunks, bool mn_major, Place place) {
-    const int n = static_cast<int>(chunks.size()), mn_chunks = n / mma_k;
-    for (int chunk = 0; chunk < n; ++chunk) {
-        std::uint16_t elements[8];
-        std::memcpy(elements, chunks[chunk], chunk_bytes);
-        for (int e = 0; e < 8; ++e)
-            (mn_major ? place(chunk % mn_chunks * 8 + e, chunk / mn_chunks) : place(chunk / 2, chunk % 2 * 8 + e)) =
-                elements[e];
-    }
-}
-
-}  // namespace
-
-void order_reads(Cta& cta, unsigned agent, const Product& product) {
-    const Stamp end{static_cast<std::uint16_t>(agent), product.group};
-    for (const auto* chunks : {&product.b, &product.a}) {
-        if (chunks->empty()) continue;
-        for (const auto& [pointer, bytes] : ranges(cta.arena, *chunks))
-            cta.arena.engine_read(product, end, pointer, bytes);
-        const auto [first, last] = std::minmax_element(chunks->begin(), chunks->end());
-        cta.arena.remember_reader(product, agent, *first, static_cast<int>(*last - *first) + chunk_bytes);
-        totals.shared_read += chunks->size() * chunk_bytes;
-    }
-}
 
 Product::Product(Thread* issuer, Site site, Warpgroup& warpgroup, const Wgmma& shape, std::vector<char*> a,
                  std::vector<char*> b)

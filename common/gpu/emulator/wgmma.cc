@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "common/gpu/emulator/cluster.h"
+#include "common/gpu/emulator/operand.h"
 #include "common/gpu/emulator/region.h"
 #include "common/gpu/emulator/warpgroup.h"
 
@@ -78,14 +79,16 @@ bool issue_product(Cta& cta, int w) {
     if (x.n % 8 != 0 || x.n < 8 || x.n > 256)
         machine.report("wgmma with n = " + std::to_string(x.n) + "; it is 8, 16, ... 256", site);
     if (products.agent == 0) products.agent = cta.cluster->add({});
-    std::vector<char*> a, b = chunks(cta.arena, x.b_descriptor, x.b_mn_major, x.n, "B", site);
-    if (x.a == nullptr) a = chunks(cta.arena, x.a_descriptor, x.a_mn_major, wgmma_m, "A", site);
+    std::vector<char*> a, b = chunks(cta.arena, MatrixReader::wgmma, x.b_descriptor, x.b_mn_major, x.n, "B", site);
+    if (x.a == nullptr) a = chunks(cta.arena, MatrixReader::wgmma, x.a_descriptor, x.a_mn_major, wgmma_m, "A", site);
     Product& product =
         products.operations.emplace_back(machine.current(), site, warpgroup, x, std::move(a), std::move(b));
     ++products.uncommitted;
     product.d = &products.registers.use("D", pointers(meeting, true), x.n / 2 * 4, site);
     if (x.a != nullptr) product.a_registers = &products.registers.use("A", pointers(meeting, false), 16, site);
-    order_reads(cta, products.agent, product);
+    const Stamp end{static_cast<std::uint16_t>(products.agent), product.group};
+    order_read(cta.arena, product, end, product.b);
+    order_read(cta.arena, product, end, product.a);
     totals.mma_flops += std::uint64_t{2} * wgmma_m * static_cast<unsigned>(x.n) * mma_k;
     issue(product);
     return true;

@@ -26,9 +26,6 @@ struct Product : AsyncOperation {
     bool step() override;
 };
 
-/// Until its group is complete the engine, under this agent's name, may read the product's operands.
-void order_reads(Cta& cta, unsigned agent, const Product& product);
-
 struct Products : Groups<Product> {
     WarpgroupRegisters registers;
     unsigned agent = 0;                          // the engine that reads for this warpgroup; its epochs are the groups

@@ -11,6 +11,7 @@
 namespace {
 
 using emulator::MatrixDescriptor;
+using emulator::MatrixReader;
 using testing::HasSubstr;
 
 std::uint64_t bits_of(std::uint32_t start, std::uint32_t leading, std::uint32_t stride, std::uint64_t base_offset,
@@ -70,7 +71,7 @@ TEST(MatrixDescriptor, FormulaAndTableAgree) {
                      {0, 128 * 7, 80, 7}}) {
                 const MatrixDescriptor descriptor(bits_of(start, leading, stride, base_offset, mode), mn_major);
                 EXPECT_TRUE(
-                    MatrixDescriptor::reserved_bits_are_zero(bits_of(start, leading, stride, base_offset, mode)));
+                    MatrixDescriptor::fits(bits_of(start, leading, stride, base_offset, mode), MatrixReader::wgmma));
                 for (int mn = 0; mn < 256; ++mn)
                     for (int k = 0; k < 16; ++k, ++compared) {
                         std::uint32_t place = start;
