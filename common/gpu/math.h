@@ -154,5 +154,9 @@ constexpr float infinity = __builtin_huge_valf();
 
 /// Counts one rescale of one query's state by one thread; costs nothing on a GPU.
 GPU_HOST_DEVICE void count_rescale() { EMULATED(emulator::count_rescale()); }
+/// Counts one rescale that was decided against.
+GPU_HOST_DEVICE void count_skipped_rescale() { EMULATED(emulator::count_skipped_rescale()); }
+/// Counts exponentials that a thread computed by multiplications and additions.
+GPU_HOST_DEVICE void count_polynomials([[maybe_unused]] int count) { EMULATED(emulator::count_polynomials(count)); }
 
 }  // namespace gpu

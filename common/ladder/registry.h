@@ -78,8 +78,9 @@ struct Rung {
     /// Enqueues the kernels. The problem is valid, not refused, and Operands are complete.
     /// Throws Refused, before the first kernel, for operands that lie in memory as it cannot use them.
     std::function<void(const attention::Problem&, Operands&)> launch;
-    /// Exponentials this rung computes on this problem, in closed form (what the counters must show).
-    std::function<double(const attention::Problem&)> exponentials;
+    /// Exponentials this rung computes on this problem, in closed form (what the counters must show): by
+    /// special-function units, and by polynomials (common/attention/exp2.h); no function if there are none of these.
+    std::function<double(const attention::Problem&)> exponentials, polynomials;
     /// Bytes requested of each tensor in closed form, by the names of the buffers; empty if there is none for this
     /// problem.
     std::function<std::vector<gpu::Traffic>(const attention::Problem&)> traffic;

@@ -205,13 +205,15 @@ def table(results, options):
     if "ceilings" in results:
         return (against_peers if options.get("show") == "peers" else speeds)(results, rows)
     timed = any(row.get("time_ms") is not None for row in rows)
-    head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"]
+    polynomials = ["polynomials"] if any(row.get("polynomials") for row in rows) else []
+    head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"] + polynomials
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
         cells = [title(row), row["pass"]]
         if timed:
             cells += [f"{row['time_ms']:.4g}", f"{row['tflops']:.3g}"] if row.get("time_ms") is not None else ["-", "-"]
         cells += [in_bytes(total(row, "requested")), in_bytes(total(row, "distinct")), count(row.get("exps"))]
+        cells += [count(row.get(key)) for key in polynomials]
         lines.append("| " + " | ".join(cells) + " |")
     source = {row["bytes"]["source"] for row in rows if row.get("bytes")}
     lines.append("")

@@ -60,6 +60,15 @@ class Tables(unittest.TestCase):
                           "| B=1 | 02b x | forward | 40 (5 %) | 2.00 (2.00-2.00) | - |"], lines[2:4])  # fmt: skip
         self.assertNotIn("peer flash", docs.table(results, {}))  # the plain table is of rungs alone
 
+    def test_polynomials_have_a_column_where_there_are_some(self):
+        results = {"machine": "emulated", "command": "ladder", "commit": "abc", "problem": {"text": "B=1"},
+                   "rows": [{"stage": "02", "rung": rung, "name": "x", "pass": "forward", "status": "verified", "exps": 3e3,
+                             "polynomials": polynomials} for rung, polynomials in (("a", 0), ("b", 1000))]}  # fmt: skip
+        self.assertEqual(["| 02a x | forward | - | - | 3 k | 0 |", "| 02b x | forward | - | - | 3 k | 1 k |"],
+                         docs.table(results, {}).splitlines()[2:4])  # fmt: skip
+        results["rows"].pop()
+        self.assertNotIn("polynomials", docs.table(results, {}))
+
     def test_a_table_without_rows_says_so(self):
         results = RESULTS | {"rows": RESULTS["rows"] + [row("flash", "B=4 N=4096 d=128 none", 160.0, stage="peer", rung="")]}
         self.assertEqual("Not measured yet.\n", docs.table(results, {"stages": "03", "show": "peers"}))
