@@ -48,25 +48,25 @@ void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem
 
 void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        launch<T>({"stage05::b::forward", query_tile_ctas(problem, queries_of_pair), b::threads,
-                   sizeof(b::Shared<T, d>)},
-                  b::forward<T, d>, problem, operands);
+        launch<T>(
+            {"stage05::b::forward", query_tile_ctas(problem, queries_of_pair), b::threads, sizeof(b::Shared<T, d>)},
+            b::forward<T, d>, problem, operands);
     });
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        launch<T>({"stage05::c::forward", query_tile_ctas(problem, queries_of_pair), c::threads,
-                   sizeof(c::Shared<T, d>)},
-                  c::forward<T, d, Exp2>, problem, operands);
+        launch<T>(
+            {"stage05::c::forward", query_tile_ctas(problem, queries_of_pair), c::threads, sizeof(c::Shared<T, d>)},
+            c::forward<T, d, Exp2>, problem, operands);
     });
 }
 
 void launch_d(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        launch<T>({"stage05::d::forward", query_tile_ctas(problem, queries_of_pair), d::threads,
-                   sizeof(d::Shared<T, d>)},
-                  d::forward<T, d, Exp2>, problem, operands);
+        launch<T>(
+            {"stage05::d::forward", query_tile_ctas(problem, queries_of_pair), d::threads, sizeof(d::Shared<T, d>)},
+            d::forward<T, d, Exp2>, problem, operands);
     });
 }
 
@@ -101,9 +101,9 @@ std::vector<Traffic> traffic(const Problem& problem, int queries) {
             {"L", 0, total * 4}};
 }
 
-/// Every weight of a tile that is worked on, and for each query the factor of its old state.
-double exponentials(const Problem& problem, int queries) {
-    return double(problem.Hq) * ladder::count_tiles(problem, queries, b::Bc).tiles * queries * (b::Bc + 1);
+/// Rows of all tiles that CTAs of so many queries work on.
+double rows(const Problem& problem, int queries) {
+    return double(problem.Hq) * ladder::count_tiles(problem, queries, b::Bc).tiles * queries;
 }
 
 // ---- backward ----
@@ -172,28 +172,32 @@ std::vector<ladder::Workspace> no_workspaces(const Problem&) { return {}; }
 }  // namespace
 
 void register_stage(ladder::Registry& registry) {
-    /// queries: of a CTA.
-    const auto add = [&](const char* letter, const char* name, void (*launch)(const Problem&, Operands&), int queries) {
-        registry.add({.stage = "05",
-                      .letter = letter,
-                      .name = name,
-                      .pass = ladder::Pass::forward,
-                      .fast = true,
-                      .whole_tiles = true,
-                      .row_alignment = 16,
-                      .tensor_maps = true,
-                      .kernel_pattern = "stage05::" + std::string(letter) + "::",
-                      .refuses = refuses,
-                      .workspaces = no_workspaces,
-                      .launch = launch,
-                      .exponentials = [=](const Problem& problem) { return exponentials(problem, queries); },
-                      .traffic = [=](const Problem& problem) { return traffic(problem, queries); }});
+    /// queries: of a CTA. polynomials: of the weights of a row of a tile; the others, and for each query the factor of its
+    /// old state, are exponentials.
+    const auto add = [&](const char* letter, const char* name, void (*launch)(const Problem&, Operands&), int queries,
+                         int polynomials) {
+        registry.add(
+            {.stage = "05",
+             .letter = letter,
+             .name = name,
+             .pass = ladder::Pass::forward,
+             .fast = true,
+             .whole_tiles = true,
+             .row_alignment = 16,
+             .tensor_maps = true,
+             .kernel_pattern = "stage05::" + std::string(letter) + "::",
+             .refuses = refuses,
+             .workspaces = no_workspaces,
+             .launch = launch,
+             .exponentials = [=](const Problem& problem) { return rows(problem, queries) * (b::Bc - polynomials + 1); },
+             .polynomials = [=](const Problem& problem) { return rows(problem, queries) * polynomials; },
+             .traffic = [=](const Problem& problem) { return traffic(problem, queries); }});
     };
-    add("a", "tensor_memory", launch_a, a::Br);
-    add("b", "roles", launch_b, queries_of_pair);
-    add("c", "polynomial", launch_c, queries_of_pair);
-    add("d", "lazy_rescale", launch_d, queries_of_pair);
-    add("e", "persistent", launch_e, queries_of_pair);
+    add("a", "tensor_memory", launch_a, a::Br, 0);
+    add("b", "roles", launch_b, queries_of_pair, 0);
+    add("c", "polynomial", launch_c, queries_of_pair, Exp2::polynomials(b::Bc));
+    add("d", "lazy_rescale", launch_d, queries_of_pair, Exp2::polynomials(b::Bc));
+    add("e", "persistent", launch_e, queries_of_pair, Exp2::polynomials(b::Bc));
     registry.add({.stage = "05",
                   .letter = "a",
                   .name = "five_products",
@@ -208,6 +212,7 @@ void register_stage(ladder::Registry& registry) {
                   .workspaces = backward_workspaces,
                   .launch = launch_backward,
                   .exponentials = backward_exponentials,
+                  .polynomials = [](const Problem&) { return 0.0; },
                   .traffic = backward_traffic});
 }
 
