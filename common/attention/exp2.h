@@ -1,27 +1,27 @@
-// 2^x by multiplications and additions, for the share of a row's exponentials that the special-function unit has no time
-// for. FlashAttention-4 (2026), section on software-emulated exponentials.
+// 2^x by multiplications and additions, for those of a row's exponentials that the special-function unit has no time for.
+// FlashAttention-4 (2026), section on software-emulated exponentials; docs/exp2_and_rescaling.md.
 //
-// On a Blackwell GPU the products of a tile of 128 x 128 scores, d = 128, take 1024 clocks at their peak, and so do its
-// exponentials (16 a clock and multiprocessor): neither can hide the other. The FMA pipes (128 a clock) have time left.
+// On a Blackwell GPU, as the paper counts, the products of a tile of 128 x 128 scores with d = 128 take 1024 clocks and
+// its exponentials 1024 (16 a clock and multiprocessor). The pipes that multiply and add, 128 a clock, have time left.
 //
-//   x = n + f       n = floor(x), 0 <= f <= 1                                     (Cody and Waite)
+//   x = n + f       n = floor(x), 0 <= f <= 1                                 (Cody and Waite)
 //   2^x = 2^n 2^f   2^f by a polynomial p, 2^n by writing n into an exponent
 //
 // p(0) is exactly 1, so that 2^x is exact at integers: the largest score of a row has the weight 1, as with ex2. That costs
-// accuracy (degree 3: 8.6e-5 instead of 7.5e-5), all of it just below integers: p(1) < 2, and 2^x jumps up at an integer by
-// that error. What degree is enough depends on what becomes of 2^x. Rounded to bf16 it is wrong by up to 2^-8, whatever the degree.
+// accuracy (degree 3: 8.6e-5 instead of 7.5e-5), just below integers most of all. Which degree is enough depends on what
+// becomes of 2^x: rounding to bf16 makes an error of 2^-8, beside which that of degree 3 is not seen.
 //
-// The paper adds n to the exponent of p as an integer, one instruction. Here 2^n is a number of its own and p is multiplied
-// by it: exact too, and half an instruction more for each x in pairs. It lets a NaN through (the addition makes 3.4e38 of
-// it), and what lies below 2^-126 becomes 0, as with ex2.approx.ftz.
+// The paper adds n to the exponent of p as an integer, in one instruction. Here 2^n is a number of its own and p is
+// multiplied by it: exact too, and half an instruction more for each x in pairs. It lets a NaN through (of which the
+// addition makes 3.4e38), and below 2^-126 gives 0, as does ex2.approx.ftz.
 #pragma once
 
 #include "common/gpu/math.h"
 
 namespace attention {
 
-/// Coefficient k of p: least largest relative error on [0, 1] among polynomials with p(0) = 1, then rounded to floats. By
-/// common/scripts/exp2_coefficients.py; what a sum and product in fp32 add is in the tests.
+/// Coefficient k of p: the polynomial in floats with p(0) = 1 whose largest relative error on [0, 1] is least. Written by
+/// common/scripts/exp2_coefficients.py; what the arithmetic of floats adds to the error is in the tests.
 template <int degree>
 GPU_HOST_DEVICE constexpr float exp2_coefficient(int k) {
     static_assert(2 <= degree && degree <= 5, "There are polynomials of degree 2 to 5.");
@@ -42,21 +42,21 @@ GPU_HOST_DEVICE float exp2_of_integer(float shifted) {
     return gpu::bit_cast<float>((gpu::bit_cast<std::uint32_t>(shifted) << 23) + 0x3F800000u);
 }
 
-/// 2^x for x < 128: exact at integers, else within the relative error of the degree. 0 for x < -126, -infinity included;
-/// NaN for NaN; infinity from 128 on, but nothing sensible from 129 on.
+/// 2^x for x < 128: exact at integers; relative error at most 2.06e-3, 8.8e-5, 3.1e-6 or 1.7e-7 for degree 2, 3, 4 or 5;
+/// 0 below -126, -infinity included. NaN for NaN. From 128 on there are no such floats: infinity, from 129 on nonsense.
 template <int degree>
 GPU_HOST_DEVICE float exp2_polynomial(float x) {
     gpu::count_polynomials(1);
     x = gpu::max_nan(x, -127);
     const float shifted = gpu::add_rm(x, exp2_to_integer);
-    const float f = x - (shifted - exp2_to_integer);  // exact, but for -1 < x < 0: there rounded, to 1 at most
+    const float f = x - (shifted - exp2_to_integer);  // rounded where -1/2 < x < 0, to 1 at most; else exact
     float p = exp2_coefficient<degree>(degree);
     for (int k = degree - 1; k >= 0; --k) p = fmaf(p, f, exp2_coefficient<degree>(k));
     return p * exp2_of_integer(shifted);
 }
 
-/// The same of two numbers, to the bit. From sm_100 on 11 instructions for degree 3: one for both numbers but for the maximum
-/// and 2^n.
+/// The same of two numbers, to the bit. From sm_100 on 11 instructions for degree 3, if 2^n is one: only that and the
+/// maximum take one for each number.
 template <int degree>
 GPU_HOST_DEVICE gpu::FloatPair exp2_polynomial_x2(gpu::FloatPair x) {
     gpu::count_polynomials(2);

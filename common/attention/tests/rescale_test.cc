@@ -39,6 +39,8 @@ TEST(ConditionalRescale, WorkedExample) {
     expect_kept(3, 11);  // 8 is not more than tau
     expect_moved(3, 12, 0x1p-9f);
     expect_moved(3, std::nextafter(11.0f, 12.0f), gpu::ex2_approx_ftz(3 - std::nextafter(11.0f, 12.0f)));
+    EXPECT_NEAR(log_sum_exp(12, (1 + 128) / 512.0f + 1), std::log(8.0 + 1024 + 4096), 1e-6);
+    EXPECT_NEAR(log_sum_exp(3, 1 + 128 + 256), std::log(8.0 + 1024 + 2048), 1e-6);
     expect_moved(3, 4, 0.5f, 0);
     expect_kept(3, 3, 0);
 }

@@ -104,6 +104,15 @@ class Docs(unittest.TestCase):
         self.assertIn("| 4 | 32 | 192 |\n| 8 | 64 | 112 |\n", text)
         self.assertIn("emulated; N=8; `stage_02_traffic`, commit abc; counted.", text)
 
+    def test_numerics(self):
+        row = {"law": "normal", "tau": 0.0, "rows": 0.0588, "warps": 0.67, "bf16": 2e-3, "fp16": 3e-4, "largest_weight": 1.0}
+        results = {"machine": "any", "command": "numerics", "commit": "abc", "problem": "64 rows",
+                   "exp2": [{"name": "degree 3", "relative": 8.565e-5, "bf16": 3.9e-3}], "rescaling": [row, row | {"tau": 8.0}]}  # fmt: skip
+        self.assertIn("| degree 3 | 8.56e-05 | 3.90e-03 |", docs.table(results, {}).splitlines())
+        lines = docs.table(results, {"tau": "8,15"}).splitlines()
+        self.assertEqual(["| normal | 8 | 5.9 % | 67 % | 2.0e-03 | 3.0e-04 | 1 |", "",
+                          "64 rows; machine: any; `numerics`, commit abc."], lines[2:])  # fmt: skip
+
     def test_another_figure_or_commit_is_noticed(self):
         self.run_docs()
         self.assertEqual((0, ""), self.run_docs("--check"))
