@@ -32,7 +32,7 @@ using namespace gpu;
 
 constexpr int Br = 128, Bc = 128, Q_slots = 2, slabs = 2, slab_columns = 32;
 constexpr int threads = 4 * warpgroup_size, compute_threads = 2 * warpgroup_size;
-constexpr int product_warp = 12, load_warp = 13;
+constexpr int dealloc_warp = 4, product_warp = 12, load_warp = 13;
 constexpr int threads_of_tile = 128;  // of prepare and finish
 
 /// Columns of tensor memory. P and dS: of the k-th 16 queries, in the columns of S of the same 64 queries.
@@ -296,7 +296,10 @@ __global__ void __launch_bounds__(threads, 1)
         }
         tcgen05_fence_before_thread_sync();
         barrier_sync(2, compute_threads);
-        if (threadIdx.x / warp_size == 4) tcgen05_dealloc<tmem_columns>(tmem);
+        if (warp_id() == dealloc_warp) {
+            mbarrier_wait_parity(smem.dQ_empty.address(0), (steps - 1) % 2);
+            tcgen05_dealloc<tmem_columns>(tmem);
+        }
         return;
     }
 

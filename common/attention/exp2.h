@@ -42,6 +42,12 @@ GPU_HOST_DEVICE float exp2_of_integer(float shifted) {
     return gpu::bit_cast<float>((gpu::bit_cast<std::uint32_t>(shifted) << 23) + 0x3F800000u);
 }
 
+/// The largest relative error of exp2_polynomial<degree>, degree 2 to 5.
+constexpr double exp2_error(int degree) {
+    constexpr double error[] = {2.06e-3, 8.8e-5, 3.1e-6, 1.7e-7};
+    return error[degree - 2];
+}
+
 /// 2^x for x < 128: exact at integers; relative error at most 2.06e-3, 8.8e-5, 3.1e-6 or 1.7e-7 for degree 2, 3, 4 or 5;
 /// 0 below -126, -infinity included. NaN for NaN. From 128 on there are no such floats: infinity, from 129 on nonsense.
 template <int degree>
@@ -75,6 +81,9 @@ GPU_HOST_DEVICE gpu::FloatPair exp2_polynomial_x2(gpu::FloatPair x) {
 template <int degree, int of_32>
 struct Exp2Policy {
     static_assert(0 <= of_32 && of_32 <= 32 && of_32 % 2 == 0, "Of 32 exponentials an even number are polynomials.");
+
+    /// The largest relative error of an exponential, beside that of ex2.approx.
+    static constexpr double error = of_32 > 0 ? exp2_error(degree) : 0;
 
     /// How many of the first n exponentials are polynomials; n is even.
     GPU_HOST_DEVICE static constexpr int polynomials(int n) { return n * of_32 / 64 * 2; }

@@ -36,6 +36,7 @@ void for_each_degree(F f) {
 void expect_small(int degree, const Exp2Error& error, bool rounded_f) {
     const std::array limit = {2.06e-3, 8.77e-5, 3.05e-6, 1.44e-7};
     EXPECT_LE(error.relative, limit[degree - 2] + (rounded_f ? 0x1p-25 * 0.6932 : 0)) << "degree " << degree;
+    EXPECT_LE(error.relative, exp2_error(degree)) << "degree " << degree;
     EXPECT_LE(error.bf16, degree == 2 ? 0x1p-8 + 2.06e-3 : 3.905e-3) << "degree " << degree;
     EXPECT_EQ(error.fall, 0) << "degree " << degree;
 }
