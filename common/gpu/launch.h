@@ -151,9 +151,11 @@ struct Counters {
     std::uint64_t shared_read = 0, shared_written = 0;  // bytes
     std::uint64_t bank_conflicts = 0;                   // extra cycles of ldmatrix and stmatrix, eight rows at a time
     std::uint64_t mma_flops = 0;
-    std::uint64_t exponentials = 0;
+    std::uint64_t exponentials = 0;  // by special-function units
+    std::uint64_t polynomials = 0;   // exponentials by multiplications and additions instead
     std::uint64_t rescales = 0;
-    std::uint64_t barriers = 0;  // CTA-wide and named, counted once a barrier
+    std::uint64_t skipped_rescales = 0;  // decided against: the state kept its base
+    std::uint64_t barriers = 0;          // CTA-wide and named, counted once a barrier
     std::uint64_t atomics = 0;
     std::uint64_t tensor_memory_read = 0, tensor_memory_written = 0;  // bytes of registers, of copies, and of A
 };

@@ -77,6 +77,7 @@ json to_json(const Row& row, Source source) {
             {"bytes", row.bytes ? bytes_json(*row.bytes, source) : json(nullptr)},
             {"flops", or_null(row.flops)},
             {"exps", or_null(row.exponentials)},
+            {"polynomials", or_null(row.polynomials)},
             {"time_ms", or_null(row.time_ms)},
             {"tflops", or_null(row.tflops)},
             {"ceiling_fraction", or_null(row.ceiling_fraction)}};

@@ -135,9 +135,11 @@ Row run_rung(const Rung& rung, const verify::Case& the_case, const Arguments& ar
     if (result.counters) {
         row.bytes = result.counters->tensors;
         row.exponentials = static_cast<double>(result.counters->exponentials);
+        row.polynomials = static_cast<double>(result.counters->polynomials);
     } else {
         if (rung.traffic) row.bytes = rung.traffic(problem);
         if (rung.exponentials) row.exponentials = rung.exponentials(problem);
+        if (rung.polynomials) row.polynomials = rung.polynomials(problem);
     }
     if (row.bytes && row.bytes->empty()) row.bytes.reset();
     if (arguments.time && !emulated && row.status == Status::verified) {

@@ -63,13 +63,14 @@ struct Rung {
     std::string name;    // "split_kv"
     Pass pass = Pass::forward;
     Stores stores = Stores::weights;
-    bool fast = false;           // claims speed: its kernels stand in common/scripts/fast_kernels.txt
-    bool deterministic = true;   // the same bits from the same operands, in whatever order a GPU schedules its threads
-    bool whole_tiles = false;    // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
-    bool modifiers = false;      // takes softcap and ALiBi (common/attention/score.h); add() makes others refuse them
-    int row_alignment = 1;       // bytes; operands whose rows start elsewhere are refused before the launch
-    bool tensor_maps = false;    // finds operands by tensor maps: negative strides are refused before the launch
-    std::string kernel_pattern;  // regular expression of its kernels' names, by which a kernel file finds it
+    bool fast = false;          // claims speed: its kernels stand in common/scripts/fast_kernels.txt
+    bool deterministic = true;  // the same bits from the same operands, in whatever order a GPU schedules its threads
+    bool whole_tiles = false;   // multiplies whole tiles of P and V: a NaN in V reaches every query of the tile
+    double exponential_error = 0;  // relative, of an exponential beyond ex2.approx: L may be wrong by as much
+    bool modifiers = false;        // takes softcap and ALiBi (common/attention/score.h); add() makes others refuse them
+    int row_alignment = 1;         // bytes; operands whose rows start elsewhere are refused before the launch
+    bool tensor_maps = false;      // finds operands by tensor maps: negative strides are refused before the launch
+    std::string kernel_pattern;    // regular expression of its kernels' names, by which a kernel file finds it
 
     /// Why this rung does not do this problem, in words that follow "it": "has no dropout"; nullopt if it does. Called after
     /// attention::validate.
@@ -78,8 +79,9 @@ struct Rung {
     /// Enqueues the kernels. The problem is valid, not refused, and Operands are complete.
     /// Throws Refused, before the first kernel, for operands that lie in memory as it cannot use them.
     std::function<void(const attention::Problem&, Operands&)> launch;
-    /// Exponentials this rung computes on this problem, in closed form (what the counters must show).
-    std::function<double(const attention::Problem&)> exponentials;
+    /// Exponentials this rung computes on this problem, in closed form (what the counters must show): by
+    /// special-function units, and by polynomials (common/attention/exp2.h); no function if there are none of these.
+    std::function<double(const attention::Problem&)> exponentials, polynomials;
     /// Bytes requested of each tensor in closed form, by the names of the buffers; empty if there is none for this
     /// problem.
     std::function<std::vector<gpu::Traffic>(const attention::Problem&)> traffic;

@@ -29,8 +29,8 @@ struct Row {
     std::string reason;                 // why it was skipped or what is wrong
     std::vector<verify::Check> checks;  // one for each output
     std::optional<std::vector<gpu::Traffic>> bytes;
-    std::optional<double> flops;  // of the products over visible pairs
-    std::optional<double> exponentials;
+    std::optional<double> flops;                      // of the products over visible pairs
+    std::optional<double> exponentials, polynomials;  // by special-function units, by multiplications and additions
     std::optional<double> time_ms;
     std::optional<double> tflops;
     std::optional<double> ceiling_fraction;

@@ -81,10 +81,16 @@ std::string or_dash(const std::optional<double>& value, Text text) {
     return value ? text(*value) : "-";
 }
 
+bool has_polynomials(const Report& report) {
+    return std::any_of(report.rows.begin(), report.rows.end(),
+                       [](const Row& row) { return row.polynomials.value_or(0) > 0; });
+}
+
 std::vector<Column> columns(const Report& report) {
     std::vector<Column> table = {{"rung", true}, {"pass", true}, {"machine", true}, {"status", true}};
     for (const char* tensor : outputs) table.push_back({tensor});
     for (const char* head : {"requested", "distinct", "FLOPs", "exps"}) table.push_back({head});
+    if (has_polynomials(report)) table.push_back({"polynomials"});
     if (!report.emulated) {
         for (const char* head : {"ms", "TFLOP/s", "ceiling", "speed-up"}) table.push_back({head});
     } else {
@@ -101,6 +107,7 @@ std::vector<Column> columns(const Report& report) {
         cells.push_back(row.bytes && report.emulated ? bytes_text(distinct(*row.bytes)) : "-");
         cells.push_back(or_dash(row.flops, count_text));
         cells.push_back(or_dash(row.exponentials, count_text));
+        if (has_polynomials(report)) cells.push_back(or_dash(row.polynomials, count_text));
         if (!report.emulated) {
             cells.push_back(or_dash(row.time_ms, [](double x) { return format("%.4g", x); }));
             cells.push_back(or_dash(row.tflops, [](double x) { return format("%.3g", x); }));
@@ -141,6 +148,9 @@ void print_notes(const Report& report, std::ostream& out) {
             << "exps              exponentials, "
             << (report.emulated ? "counted by the emulator.\n" : "the rung's own formula, not measured.\n");
     }
+    if (has_polynomials(report))
+        out << "polynomials       exponentials by multiplications and additions; exps are those by special-function "
+               "units.\n";
     if (report.emulated && any([](const Row& row) { return row.bytes.has_value(); })) {
         out << "bytes/before      requested bytes over those of the verified row above of the same pass.\n"
             << "Emulated: the kernels ran in software. There are no times, and nothing here is a statement on speed.\n";

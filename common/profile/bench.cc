@@ -164,8 +164,13 @@ void verify_rung(Entry& entry, const verify::Case& the_case) {
     else entry.row.status = ladder::Status::verified;
     if (result.counters) entry.row.bytes = result.counters->tensors;
     else if (entry.rung->traffic) entry.row.bytes = entry.rung->traffic(problem);
-    if (result.counters) entry.row.exponentials = double(result.counters->exponentials);
-    else if (entry.rung->exponentials) entry.row.exponentials = entry.rung->exponentials(problem);
+    if (result.counters) {
+        entry.row.exponentials = double(result.counters->exponentials);
+        entry.row.polynomials = double(result.counters->polynomials);
+    } else {
+        if (entry.rung->exponentials) entry.row.exponentials = entry.rung->exponentials(problem);
+        if (entry.rung->polynomials) entry.row.polynomials = entry.rung->polynomials(problem);
+    }
     if (entry.row.bytes && entry.row.bytes->empty()) entry.row.bytes.reset();
 }
 
@@ -253,7 +258,9 @@ json row_json(const Entry& entry, const Problem& problem, const Options& options
             const gpu::Counters& counters = *entry.counters;
             result["counts"] = {{"mma_flops", counters.mma_flops},
                                 {"exponentials", counters.exponentials},
+                                {"polynomials", counters.polynomials},
                                 {"rescales", counters.rescales},
+                                {"skipped_rescales", counters.skipped_rescales},
                                 {"barriers", counters.barriers},
                                 {"atomics", counters.atomics},
                                 {"shared_read", counters.shared_read},

@@ -11,7 +11,7 @@ of bench the table has a column for each problem; with `show=ceilings` the ceili
 (rows with `change`, `expected` and `ms`: {N or a column's words: [before, after]}) becomes a table of what each change brought; a file of
 splits (rows with `splits`) one of what their partial results cost, a file of medians beside
 peers (rows with `against`) one of ratios, a file of stage_02_traffic (`points`) one of what each key
-tile requests.
+tile requests, a file of numerics (`exp2`) one of the errors of 2^x, with `tau=0,8` one of conditional rescaling.
 """
 import json
 import os
@@ -81,6 +81,23 @@ def splits(results):
         lines.append(f"| {row['splits']} | {in_bytes(row['partial'])} | {in_bytes(row['formula'])} "
                      f"| {in_bytes(row['keys_and_values'])} | {share:.2g} % |")
     lines += ["", f"{results['problem']}; commit {results['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
+def exp2_errors(results):
+    lines = ["| 2^x by | largest relative error | rounded to bf16 |", "|---|---|---|"]
+    lines += [f"| {way['name']} | {way['relative']:.2e} | {way['bf16']:.2e} |" for way in results["exp2"]]
+    lines += ["", f"Every 31st float of [-126, 8]; machine: {results['machine']}; `{results['command']}`, commit {results['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
+def rescaling(results, taus):
+    lines = ["| scores | tau | rows that rescale | warps | error of O, bf16 | fp16 | largest W |", "|" + "---|" * 7]
+    for row in results["rescaling"]:
+        if f"{row['tau']:g}" in taus:
+            lines.append(f"| {row['law']} | {row['tau']:g} | {100 * row['rows']:.2g} % | {100 * row['warps']:.2g} % "
+                         f"| {row['bf16']:.1e} | {row['fp16']:.1e} | {row['largest_weight']:g} |")
+    lines += ["", f"{results['problem']}; machine: {results['machine']}; `{results['command']}`, commit {results['commit']}."]
     return "\n".join(lines) + "\n"
 
 
@@ -187,6 +204,8 @@ def against_peers(results, rows):
 def table(results, options):
     if "points" in results:
         return key_tiles(results)
+    if "exp2" in results:
+        return rescaling(results, options["tau"].split(",")) if "tau" in options else exp2_errors(results)
     if options.get("show") in ("ceilings", "libraries"):
         return {"ceilings": ceilings, "libraries": libraries}[options["show"]](results)
     if "splits" in results["rows"][0]:
@@ -205,13 +224,15 @@ def table(results, options):
     if "ceilings" in results:
         return (against_peers if options.get("show") == "peers" else speeds)(results, rows)
     timed = any(row.get("time_ms") is not None for row in rows)
-    head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"]
+    polynomials = ["polynomials"] if any(row.get("polynomials") for row in rows) else []
+    head = ["rung", "pass"] + (["ms", "TFLOP/s"] if timed else []) + ["requested", "distinct", "exponentials"] + polynomials
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
         cells = [title(row), row["pass"]]
         if timed:
             cells += [f"{row['time_ms']:.4g}", f"{row['tflops']:.3g}"] if row.get("time_ms") is not None else ["-", "-"]
         cells += [in_bytes(total(row, "requested")), in_bytes(total(row, "distinct")), count(row.get("exps"))]
+        cells += [count(row.get(key)) for key in polynomials]
         lines.append("| " + " | ".join(cells) + " |")
     source = {row["bytes"]["source"] for row in rows if row.get("bytes")}
     lines.append("")

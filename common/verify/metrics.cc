@@ -236,12 +236,12 @@ std::vector<plain::Precision> variants(plain::Stores stores, const std::vector<H
 // The rule for L, row by row; remembers the row that is worst beside its limit.
 class LogSumExpCheck {
   public:
-    explicit LogSumExpCheck(const HostTensor& L) : L_(L) {}
+    LogSumExpCheck(const HostTensor& L, double exponential_error) : L_(L), exponential_error_(exponential_error) {}
 
     void add(int b, int h, int i, double expected, double score_terms, double baseline) {
         const double value = *L_.row(b, h, i);
         const bool special = !std::isfinite(expected) || !std::isfinite(value);
-        const double limit = 2.0 * baseline + 0x1p-20 * (std::abs(expected) + score_terms) + 1e-6;
+        const double limit = 2.0 * baseline + 0x1p-20 * (std::abs(expected) + score_terms) + 1e-6 + exponential_error_;
         double error = std::abs(value - expected);
         if (special) error = same_special(value, expected) ? 0.0 : infinity;
         const double ratio = special ? error : error / limit;
@@ -258,6 +258,7 @@ class LogSumExpCheck {
 
   private:
     const HostTensor& L_;
+    double exponential_error_;
     Check check_{"L", 0.0, 0.0, true, "L has no elements"};
     double worst_ = -1.0;
 };
@@ -272,11 +273,11 @@ double half_ulp(DataType type, double magnitude) {
 }
 
 std::vector<Check> check_forward(const Problem& problem, const Inputs& inputs, const HostTensor& O, const HostTensor& L,
-                                 plain::Stores stores, const Sample& sample) {
+                                 plain::Stores stores, const Sample& sample, double exponential_error) {
     require_shape(O, query_tensor(problem), "O");
     require_shape(L, row_tensor(problem), "L");
     Comparison output("O", O, problem.type);
-    LogSumExpCheck log_sum_exp(L);
+    LogSumExpCheck log_sum_exp(L, exponential_error);
     const std::vector<HeadRows> heads = sample_queries(problem, sample);
     const auto precisions = variants(stores, heads);
     const bool scores_are_rounded = stores == plain::Stores::scores && problem.type != DataType::fp32;

@@ -9,7 +9,8 @@
 // kernel makes 0 when ex2.approx.ftz flushes a smaller weight; it decides only where nothing larger stands.
 //
 // L: |dL| <= 2^-20 (|L| + scale max_j sum_k |q_k k_jk|) + 1e-6, tight enough to notice one dropped key; plus 2 x the
-// baseline's error for kernels that store scores in 16 bits.
+// baseline's error for kernels that store scores in 16 bits, and the relative error that a kernel states for its
+// exponentials (polynomials), for a sum of terms is as wrong as they are.
 //
 // Everywhere: where the reference is NaN or infinite, so must the output be, with the same sign; NaN and Inf fail
 // elsewhere. No NaN may stand anywhere in the output of finite inputs, sampled or not: outputs are filled with NaN
@@ -33,10 +34,11 @@ struct Check {
     std::string where;  // rule, place (b, h, row, column), value and reference of the worst element or row
 };
 
-/// O and L of a forward pass. Throws std::invalid_argument if a tensor has not the problem's shape.
+/// O and L of a forward pass. exponential_error: see ladder::Rung. Throws std::invalid_argument if a tensor has not the
+/// problem's shape.
 std::vector<Check> check_forward(const attention::Problem& problem, const attention::Inputs& inputs,
                                  const attention::HostTensor& O, const attention::HostTensor& L, plain::Stores stores,
-                                 const Sample& sample = {});
+                                 const Sample& sample = {}, double exponential_error = 0.0);
 
 /// dQ, dK and dV of a backward pass. Throws likewise.
 std::vector<Check> check_backward(const attention::Problem& problem, const attention::Inputs& inputs,

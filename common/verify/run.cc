@@ -498,7 +498,7 @@ std::vector<Check> Run::compare() const {
     const plain::Stores stores = precision(rung_.stores);
     return rung_.pass == Pass::backward
                ? check_backward(problem, case_.inputs(), output("dQ"), output("dK"), output("dV"), stores)
-               : check_forward(problem, case_.inputs(), output("O"), output("L"), stores);
+               : check_forward(problem, case_.inputs(), output("O"), output("L"), stores, {}, rung_.exponential_error);
 }
 
 Result Run::verify() {

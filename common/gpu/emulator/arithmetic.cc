@@ -24,7 +24,9 @@ float ex2_approx_ftz(float x) {
     return flush(static_cast<float>(std::exp2(static_cast<double>(flush(x)))));
 }
 
+void count_polynomials(int count) { totals.polynomials += static_cast<std::uint64_t>(count); }
 void count_rescale() { ++totals.rescales; }
+void count_skipped_rescale() { ++totals.skipped_rescales; }
 
 void red_global_add(const Region* region, float* pointer, float value, Site site) {
     {

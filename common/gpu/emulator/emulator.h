@@ -186,7 +186,9 @@ void tcgen05_cp_128x256b(std::uint32_t address, std::uint64_t descriptor, int ct
 // ---- arithmetic and counters ----
 
 float ex2_approx_ftz(float x);
+void count_polynomials(int count);
 void count_rescale();
+void count_skipped_rescale();
 /// Logical time; no two looks at it give the same.
 std::int64_t clock(Site site);
 void red_global_add(const Region* region, float* pointer, float value, Site site);

@@ -145,7 +145,9 @@ std::optional<Counters> counters() {
     result.bank_conflicts = totals.bank_conflicts;
     result.mma_flops = totals.mma_flops;
     result.exponentials = totals.exponentials;
+    result.polynomials = totals.polynomials;
     result.rescales = totals.rescales;
+    result.skipped_rescales = totals.skipped_rescales;
     result.barriers = totals.barriers;
     result.atomics = totals.atomics;
     result.tensor_memory_read = totals.tensor_memory_read;

@@ -235,6 +235,22 @@ TEST_F(Ladder, TableShowsStatusMachineAndReason) {
     for (std::string line; std::getline(lines, line) && !line.starts_with("WRONG ");) EXPECT_LE(line.size(), 160u);
 }
 
+// Only where a rung has some, so that the tables of the others stay narrow.
+TEST_F(Ladder, PolynomialsHaveAColumnOfTheirOwn) {
+    ladder::Report report;
+    report.rows.resize(2);
+    report.rows[0].exponentials = report.rows[1].exponentials = 4096;
+    report.rows[0].polynomials = 0;
+    std::ostringstream without, with;
+    ladder::print_table(report, without);
+    EXPECT_EQ(without.str().find("polynomials"), std::string::npos) << without.str();
+    report.rows[1].polynomials = 1024;
+    ladder::print_table(report, with);
+    EXPECT_CONTAINS(with.str(), "4.10 k            0");
+    EXPECT_CONTAINS(with.str(), "4.10 k       1.02 k");
+    EXPECT_EQ(ladder::to_json(report.rows[1], report.source()).at("polynomials"), 1024);
+}
+
 TEST_F(Ladder, SelectsByStageRungAndPass) {
     ladder::Registry both = registry({Behaviour::right, Behaviour::right});
     both.add(fakes::rung("a", Behaviour::right, Pass::backward));
@@ -287,7 +303,8 @@ TEST_F(Ladder, JsonHasTheWholeSchemaAndNullForTheUnknown) {
         EXPECT_EQ(row.at("name"), "fake");
         EXPECT_EQ(row.at("pass"), "forward");
         EXPECT_EQ(row.at("status"), status[n]);
-        for (const char* key : {"bytes", "exps", "time_ms", "tflops"}) EXPECT_TRUE(row.contains(key)) << key;
+        for (const char* key : {"bytes", "exps", "polynomials", "time_ms", "tflops"})
+            EXPECT_TRUE(row.contains(key)) << key;
         EXPECT_TRUE(row.at("ceiling_fraction").is_null());
     }
     const json &right = document.at("rows")[0], &wrong = document.at("rows")[1], &skipped = document.at("rows")[2];

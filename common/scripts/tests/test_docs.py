@@ -60,6 +60,15 @@ class Tables(unittest.TestCase):
                           "| B=1 | 02b x | forward | 40 (5 %) | 2.00 (2.00-2.00) | - |"], lines[2:4])  # fmt: skip
         self.assertNotIn("peer flash", docs.table(results, {}))  # the plain table is of rungs alone
 
+    def test_polynomials_have_a_column_where_there_are_some(self):
+        results = {"machine": "emulated", "command": "ladder", "commit": "abc", "problem": {"text": "B=1"},
+                   "rows": [{"stage": "02", "rung": rung, "name": "x", "pass": "forward", "status": "verified", "exps": 3e3,
+                             "polynomials": polynomials} for rung, polynomials in (("a", 0), ("b", 1000))]}  # fmt: skip
+        self.assertEqual(["| 02a x | forward | - | - | 3 k | 0 |", "| 02b x | forward | - | - | 3 k | 1 k |"],
+                         docs.table(results, {}).splitlines()[2:4])  # fmt: skip
+        results["rows"].pop()
+        self.assertNotIn("polynomials", docs.table(results, {}))
+
     def test_a_table_without_rows_says_so(self):
         results = RESULTS | {"rows": RESULTS["rows"] + [row("flash", "B=4 N=4096 d=128 none", 160.0, stage="peer", rung="")]}
         self.assertEqual("Not measured yet.\n", docs.table(results, {"stages": "03", "show": "peers"}))
@@ -94,6 +103,15 @@ class Docs(unittest.TestCase):
         text = self.readme.read_text()
         self.assertIn("| 4 | 32 | 192 |\n| 8 | 64 | 112 |\n", text)
         self.assertIn("emulated; N=8; `stage_02_traffic`, commit abc; counted.", text)
+
+    def test_numerics(self):
+        row = {"law": "normal", "tau": 0.0, "rows": 0.0588, "warps": 0.67, "bf16": 2e-3, "fp16": 3e-4, "largest_weight": 1.0}
+        results = {"machine": "any", "command": "numerics", "commit": "abc", "problem": "64 rows",
+                   "exp2": [{"name": "degree 3", "relative": 8.565e-5, "bf16": 3.9e-3}], "rescaling": [row, row | {"tau": 8.0}]}  # fmt: skip
+        self.assertIn("| degree 3 | 8.56e-05 | 3.90e-03 |", docs.table(results, {}).splitlines())
+        lines = docs.table(results, {"tau": "8,15"}).splitlines()
+        self.assertEqual(["| normal | 8 | 5.9 % | 67 % | 2.0e-03 | 3.0e-04 | 1 |", "",
+                          "64 rows; machine: any; `numerics`, commit abc."], lines[2:])  # fmt: skip
 
     def test_another_figure_or_commit_is_noticed(self):
         self.run_docs()

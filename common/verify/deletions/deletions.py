@@ -29,6 +29,9 @@ ORDERING = ["bar_sync", "barrier_sync", "barrier_arrive", "bar_warp_sync", "cp_a
             "mbarrier_arrive_expect_tx", "mbarrier_wait_parity", "fence_proxy_async", "cp_async_bulk_commit_group",
             "cp_async_bulk_wait_group", "cp_async_bulk_wait_group_read", "wgmma_fence", "wgmma_commit_group",
             "wgmma_wait_group",
+            "tcgen05_alloc", "tcgen05_dealloc", "tcgen05_wait_ld", "tcgen05_wait_st", "tcgen05_fence_before_thread_sync",
+            "tcgen05_fence_after_thread_sync", "tcgen05_commit",
+            "wait",  # 05: mbarrier_wait_parity and tcgen05_fence_after_thread_sync, of the thread that orders products
             "arrive",  # 04d: mbarrier_arrive by one thread of a warpgroup
             "ld_acquire_gpu", "red_release_gpu_add"]
 # Waits for all but so many groups, their template argument.

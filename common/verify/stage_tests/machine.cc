@@ -71,8 +71,12 @@ gpu::Counters count(const Rung& rung, const Problem& problem) {
 
 void exponentials_as_stated(const Rung& rung) {
     if (!emulated()) GTEST_SKIP() << "A GPU counts no exponentials.";
-    for (const Problem& problem : problems(rung))
-        EXPECT_EQ(count(rung, problem).exponentials, rung.exponentials(problem)) << attention::describe(problem);
+    for (const Problem& problem : problems(rung)) {
+        const gpu::Counters counted = count(rung, problem);
+        EXPECT_EQ(counted.exponentials, rung.exponentials(problem)) << attention::describe(problem);
+        EXPECT_EQ(counted.polynomials, rung.polynomials ? rung.polynomials(problem) : 0)
+            << attention::describe(problem);
+    }
 }
 
 // The bytes that lanes and engines ask for, tensor by tensor, and no other tensor is touched.

@@ -241,6 +241,20 @@ TEST(CheckForward, ExpectsTheReferencesNan) {
     outputs::expect_rejected(verify::check_forward(problem, inputs, output.O, output.L, Stores::weights), "L");
 }
 
+// One key, l = 1: an exponential wrong by 8e-5 of itself makes L wrong by 8e-5, which a kernel must have stated.
+TEST(CheckForward, LIsAsWrongAsTheExponentialsAreStatedToBe) {
+    const Problem problem = make_problem(DataType::bf16, 1, 1);
+    const Inputs inputs = make_inputs(problem, InputLaw::normal, 1);
+    auto output = outputs::plain_forward(problem, inputs, {Stores::weights});
+    for (int h = 0; h < problem.Hq; ++h) *output.L.row(0, h, 0) += 8e-5f;
+    const auto check = [&](double stated) {
+        return verify::check_forward(problem, inputs, output.O, output.L, Stores::weights, {}, stated);
+    };
+    outputs::expect_rejected(check(0), "L");
+    outputs::expect_rejected(check(6e-5), "L");
+    outputs::expect_passed(check(9e-5));
+}
+
 TEST(CheckForward, OverflowOfTheTypeIsInfinity) {
     Problem problem = make_problem(DataType::fp32, 1, 1);
     Inputs inputs = make_inputs(problem, InputLaw::normal, 1);

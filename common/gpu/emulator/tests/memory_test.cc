@@ -327,9 +327,16 @@ TEST(Arithmetic, CountedTiny) {
     gpu::reset_counters();
     gpu::ex2_approx_ftz(1);
     gpu::ex2_approx_ftz(2);
-    emulator::count_rescale();
+    gpu::count_polynomials(2);
+    gpu::count_polynomials(3);
+    gpu::count_rescale();
+    for (int i = 0; i < 4; ++i) gpu::count_skipped_rescale();
     EXPECT_EQ(gpu::counters()->exponentials, 2u);
+    EXPECT_EQ(gpu::counters()->polynomials, 5u);
     EXPECT_EQ(gpu::counters()->rescales, 1u);
+    EXPECT_EQ(gpu::counters()->skipped_rescales, 4u);
+    gpu::reset_counters();
+    EXPECT_EQ(gpu::counters()->polynomials + gpu::counters()->skipped_rescales, 0u);
 }
 
 }  // namespace

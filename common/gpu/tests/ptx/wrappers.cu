@@ -12,6 +12,9 @@ PROBE cvt_rn_x2_fp16(std::uint32_t* out, float low, float high) { out[0] = cvt_r
 PROBE cvt_rn_x2_bf16(std::uint32_t* out, float low, float high) { out[0] = cvt_rn_x2<bf16>(low, high); }
 PROBE to_float_fp16(float* out, fp16 value) { out[0] = to_float(value); }
 PROBE mul_rn(float* out, float a, float b) { out[0] = gpu::mul_rn(a, b); }
+PROBE add_rn(float* out, float a, float b) { out[0] = gpu::add_rn(a, b); }
+PROBE add_rm(float* out, float a, float b) { out[0] = gpu::add_rm(a, b); }
+PROBE max_nan(float* out, float a, float b) { out[0] = gpu::max_nan(a, b); }
 PROBE ex2_approx_ftz(float* out, float x) { out[0] = gpu::ex2_approx_ftz(x); }
 
 PROBE bar_warp_sync(std::uint32_t mask) { gpu::bar_warp_sync(mask); }

@@ -1,0 +1,115 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "common/gpu/emulator/options.h"
+#include "common/verify/run.h"
+#include "common/verify/stage_tests/probe.h"
+#include "common/verify/stage_tests/stage_tests.h"
+
+namespace stage05 {
+
+void register_stage(ladder::Registry& registry);
+
+namespace {
+
+using attention::DataType;
+using attention::Problem;
+
+RUNG_TESTS(Stage05Rungs, register_stage);
+
+TEST(Stage05, HasItsRungs) {
+    EXPECT_EQ(verify::rung_names(register_stage),
+              (std::vector<std::string>{"a forward", "b forward", "c forward", "d forward", "e forward", "a backward"}));
+}
+
+// What a forward computes on the way stays on chip; the backward keeps L, D and the sums of dQ in whole tiles.
+TEST(Stage05, ScratchGrowsWithNAtMost) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (int d : {64, 128}) {
+        const std::size_t queries = 1024, Br = 128, tiles = queries / Br + 1;
+        const Problem problem = verify::small_problem(queries, queries, d, DataType::bf16);
+        for (const ladder::Rung& rung : registry.rungs()) {
+            const std::size_t expected =
+                rung.pass == ladder::Pass::forward ? 0 : tiles * Br * (2 + d) * sizeof(float);
+            EXPECT_EQ(verify::workspace_bytes(rung, problem), expected) << rung.title();
+        }
+    }
+}
+
+TEST(Stage05, RefusesOtherHeadDimensionsByName) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (const ladder::Rung& rung : registry.rungs())
+        for (int d : {8, 72, 96, 192, 256})
+            EXPECT_EQ(rung.refuses(verify::small_problem(4, 4, d, DataType::bf16)).value_or(""),
+                      "takes d = 64 or 128, not " + std::to_string(d));
+}
+
+// 05e: more pairs of tiles than CTAs, of different lengths, some without keys.
+TEST(Stage05, PersistentCtasTakeManyTiles) {
+    const ladder::Rung rung = verify::find_rung(register_stage, "e", ladder::Pass::forward);
+    for (int d : {64, 128}) {
+        for (bool masked : {false, true}) {
+            Problem problem = verify::small_problem(masked ? 600 : 270, 150, d, DataType::bf16);
+            problem.B = 40;
+            problem.Hq = 4;
+            problem.Hkv = 2;
+            problem.scale = attention::default_scale(d);
+            if (masked) problem = verify::causal(problem);  // the first 450 queries see nothing
+            EXPECT_EQ(verify::failure(rung, problem), "");
+        }
+    }
+}
+
+// B39: one channel 50 times the others, and a second sequence that is the first once more.
+TEST(Stage05, B39_LargestHeadDimensionAndASecondSequence) {
+    const ladder::Rung rung = verify::find_rung(register_stage, "a", ladder::Pass::backward);
+    verify::Probe probe(verify::causal(verify::small_problem(97, 97, 128, DataType::bf16)));
+    probe.problem.B = 2;
+    probe.problem.scale = attention::default_scale(128);
+    probe.inputs = attention::make_inputs(probe.problem, attention::InputLaw::normal, 3);
+    for (attention::HostTensor* tensor : {&probe.inputs.Q, &probe.inputs.K, &probe.inputs.V, &probe.inputs.dO}) {
+        for (int i = 0; i < 97; ++i) {
+            float& outlier = tensor->row(0, 0, i)[7];
+            outlier = attention::round_to(DataType::bf16, 50 * outlier);
+            std::copy_n(tensor->row(0, 0, i), 128, tensor->row(1, 0, i));
+        }
+    }
+    const verify::Outputs outputs = probe.run(rung);
+    for (const attention::HostTensor* tensor : {&outputs.dQ, &outputs.dK, &outputs.dV})
+        EXPECT_TRUE(std::equal(tensor->row(0, 0, 0), tensor->row(1, 0, 0), tensor->row(1, 0, 0)));
+}
+
+// B09, B46: tiles that copies bring begin and end in other sequences, whose rows are NaN.
+TEST(Stage05, B09_B46_CopiesBringNaNOfOtherSequences) {
+    ladder::Registry registry;
+    register_stage(registry);
+    for (const ladder::Rung& rung : registry.rungs()) {
+        for (int d : {64, 128}) {
+            Problem problem = verify::small_problem(300, 300, d, DataType::fp16);
+            problem.B = 5;
+            problem.scale = attention::default_scale(d);
+            // Sequences 1 and 3 are hidden: they have queries or keys alone.
+            problem.cu_q = {0, 70, 75, 375, 375, 376};
+            problem.cu_k = {0, 300, 300, 430, 437, 568};
+            verify::Probe probe(problem);
+            probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, 5);
+            const auto run_with = [&](float hidden) {
+                for (int i = 70; i < 75; ++i) std::fill_n(probe.inputs.Q.row(0, 0, i), d, hidden);
+                for (int i = 70; i < 75; ++i) std::fill_n(probe.inputs.dO.row(0, 0, i), d, hidden);
+                for (int j = 430; j < 437; ++j) std::fill_n(probe.inputs.K.row(0, 0, j), d, hidden);
+                for (int j = 430; j < 437; ++j) std::fill_n(probe.inputs.V.row(0, 0, j), d, hidden);
+                return probe.run(rung);
+            };
+            const verify::Outputs expected = run_with(0);
+            const verify::Outputs outputs = run_with(std::numeric_limits<float>::quiet_NaN());
+            EXPECT_TRUE(!rung.deterministic || outputs == expected) << rung.title() << ", d = " << d;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace stage05
