@@ -243,7 +243,7 @@ TEST(Tcgen05Rules, EachMistakeIsReportedTiny) {
     expect(Mistake::no_commit_of_S, {"deadlock: no thread can go on"});
     expect(Mistake::arrives_instead_of_commit, {"no tcgen05.commit has followed it"});
     expect(Mistake::another_lane_commits, {"tcgen05.commit: this thread has ordered no product and no copy before it"});
-    expect(Mistake::whole_warp_issues, {"(both by threads of one warp: is the instruction meant for one of them?)"});
+    expect(Mistake::whole_warp_issues, {"both are of one warp, of which one thread executes the instruction for all"});
     expect(Mistake::commits_twice, {"but nobody has waited for phase", "two phases off", "one arrival too many"});
     expect(Mistake::no_commit_of_O, {"deadlock: no thread can go on", "no tcgen05.commit has followed"});
     expect(Mistake::exits_without_commit,
