@@ -265,6 +265,8 @@ json row_json(const Entry& entry, const Problem& problem, const Options& options
                                 {"atomics", counters.atomics},
                                 {"shared_read", counters.shared_read},
                                 {"shared_written", counters.shared_written},
+                                {"tensor_memory_read", counters.tensor_memory_read},
+                                {"tensor_memory_written", counters.tensor_memory_written},
                                 {"bank_conflicts", counters.bank_conflicts}};
         }
         return result;

@@ -7,12 +7,12 @@
 
 namespace emulator {
 
-/// Whoever a stamp can name (clock.h): a thread, an mbarrier that counts copies, or an engine that reads (neither of
-/// both).
+/// Whoever a stamp can name (clock.h): a thread, an mbarrier that counts copies, or an engine (neither of both).
 struct Agent {
     const Thread* thread = nullptr;
     const Cta* cta = nullptr;
     std::int64_t mbarrier_offset = -1;
+    const Thread* issuer = nullptr;  // of products in tensor memory
 };
 
 struct Cluster {

@@ -33,11 +33,12 @@ std::vector<std::pair<const char*, int>> ranges(const SharedArena& arena, const 
 
 }  // namespace
 
-void order_read(SharedArena& arena, const AsyncOperation& operation, Stamp end, const std::vector<char*>& chunks) {
+void order_read(SharedArena& arena, const AsyncOperation& operation, Stamp end, const std::vector<char*>& chunks,
+                const char* missing) {
     if (chunks.empty()) return;
     for (const auto& [pointer, bytes] : ranges(arena, chunks)) arena.engine_read(operation, end, pointer, bytes);
     const auto [first, last] = std::minmax_element(chunks.begin(), chunks.end());
-    arena.remember_reader(operation, end.agent, *first, static_cast<int>(*last - *first) + chunk_bytes);
+    arena.remember_reader(operation, end.agent, *first, static_cast<int>(*last - *first) + chunk_bytes, missing);
     totals.shared_read += chunks.size() * chunk_bytes;
 }
 

@@ -14,8 +14,10 @@ struct AsyncOperation;
 
 constexpr int chunk_bytes = 16;
 
-/// Until `end` is over, the engine that carries out the operation may read these chunks.
-void order_read(SharedArena& arena, const AsyncOperation& operation, Stamp end, const std::vector<char*>& chunks);
+/// Until `end` is over, the engine that carries out the operation may read these chunks; `missing` says in reports what
+/// would tell of the end.
+void order_read(SharedArena& arena, const AsyncOperation& operation, Stamp end, const std::vector<char*>& chunks,
+                const char* missing);
 
 /// Element (mn, k) of an operand goes to where place(mn, k) says.
 template <class Place>

@@ -140,9 +140,10 @@ void SharedArena::engine_read(const AsyncOperation& operation, Stamp end, const 
     });
 }
 
-void SharedArena::remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes) {
-    engine_reads_[{static_cast<const char*>(pointer), agent}] = {bytes, operation.name, operation.issuer,
-                                                                 operation.site, agent};
+void SharedArena::remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes,
+                                  const char* missing) {
+    engine_reads_[{static_cast<const char*>(pointer), agent}] = {bytes,          operation.name, operation.issuer,
+                                                                 operation.site, agent,          missing};
 }
 
 void SharedArena::engine_write(const AsyncOperation& operation, unsigned mbarrier, const void* pointer, int bytes) {
@@ -151,8 +152,8 @@ void SharedArena::engine_write(const AsyncOperation& operation, unsigned mbarrie
         check_writable(*operation.issuer, known, byte, bytes, operation.name, operation.site);
         known = {{static_cast<std::uint16_t>(mbarrier), 0}, {}, Knowledge::in_flight};
     });
-    engine_writes_[{static_cast<const char*>(pointer), mbarrier}] = {bytes, operation.name, operation.issuer,
-                                                                     operation.site, mbarrier};
+    engine_writes_[{static_cast<const char*>(pointer), mbarrier}] = {bytes,          operation.name, operation.issuer,
+                                                                     operation.site, mbarrier,       nullptr};
     std::memset(const_cast<void*>(pointer), 0xFF, static_cast<std::size_t>(bytes));
 }
 

@@ -72,8 +72,9 @@ class SharedArena {
     /// An engine that the operation's issuer sets off is to read these bytes until `end`, of whose epoch the issuer's
     /// wait will tell. They must be written, and if by ordinary stores, then those must have passed a proxy fence.
     void engine_read(const AsyncOperation& operation, Stamp end, const void* pointer, int bytes);
-    /// Whom reports are to name for what this agent reads in a part of the memory.
-    void remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes);
+    /// Whom reports are to name for what this agent reads in a part of the memory, and what they say is missing.
+    void remember_reader(const AsyncOperation& operation, unsigned agent, const void* pointer, int bytes,
+                         const char* missing = "no wait_group that covers it lies between");
     /// An engine is to write these bytes; nobody touches them until the mbarrier has counted them.
     void engine_write(const AsyncOperation& operation, unsigned mbarrier, const void* pointer, int bytes);
     /// They are there, counted by an mbarrier in this epoch.
@@ -90,6 +91,7 @@ class SharedArena {
         const Thread* issuer;
         Site site;
         unsigned agent;
+        const char* missing;  // of a read
     };
     using Orders = std::map<std::pair<const char*, unsigned>, Order>;  // by first byte and agent
 
@@ -100,7 +102,8 @@ class SharedArena {
     void check_touchable(const Thread& thread, const Knowledge& known, const char* byte, int bytes,
                          const char* instruction, Site site) const;
     std::string where(const char* instruction, const char* byte, int bytes) const;
-    std::string order_in(const Orders& orders, unsigned agent, const char* byte) const;
+    const Order* order_in(const Orders& orders, unsigned agent, const char* byte) const;
+    static std::string text_of(const Order* order);
 
     template <class Update>
     void for_each_run(const void* first, int bytes, Update update);

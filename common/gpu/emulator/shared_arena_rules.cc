@@ -17,12 +17,17 @@ void SharedArena::check_inside(const void* pointer, int bytes, const char* instr
                    site);
 }
 
-/// "cp.async.bulk issued by thread 0 (warp 0, lane 0) at file:line": the engine's access that a byte remembers.
-std::string SharedArena::order_in(const Orders& orders, unsigned agent, const char* byte) const {
+/// The engine's access that a byte remembers.
+const SharedArena::Order* SharedArena::order_in(const Orders& orders, unsigned agent, const char* byte) const {
     for (const auto& [key, order] : orders)
-        if (order.agent == agent && key.first <= byte && byte < key.first + order.bytes)
-            return std::string(order.name) + " issued by " + text(*order.issuer) + " at " + text(order.site);
-    return "an engine";
+        if (order.agent == agent && key.first <= byte && byte < key.first + order.bytes) return &order;
+    return nullptr;
+}
+
+/// "cp.async.bulk issued by thread 0 (warp 0, lane 0) at file:line".
+std::string SharedArena::text_of(const Order* order) {
+    if (order == nullptr) return "an engine";
+    return std::string(order->name) + " issued by " + text(*order->issuer) + " at " + text(order->site);
 }
 
 void SharedArena::check_touchable(const Thread& thread, const Knowledge& known, const char* byte, int bytes,
@@ -35,7 +40,7 @@ void SharedArena::check_touchable(const Thread& thread, const Knowledge& known, 
     const Agent& agent = thread.cta->cluster->agents[known.writer.agent];
     if (agent.thread == nullptr)
         machine.report(where(instruction, byte, bytes) + ": the bytes are the destination of a copy in flight, " +
-                           order_in(engine_writes_, known.writer.agent, byte) + "; " + text(agent) +
+                           text_of(order_in(engine_writes_, known.writer.agent, byte)) + "; " + text(agent) +
                            " has not counted them yet",
                        site);
     std::string issued;
@@ -57,7 +62,7 @@ void SharedArena::check_readable(const Thread& reader, const Knowledge& known, c
     machine.report(where(instruction, byte, bytes) + ": " +
                        (agent.thread != nullptr
                             ? text(*agent.thread) + " wrote there and no barrier lies between"
-                            : "written by " + order_in(engine_writes_, known.writer.agent, byte) +
+                            : "written by " + text_of(order_in(engine_writes_, known.writer.agent, byte)) +
                                   ", and the thread has not seen phase " + std::to_string(known.writer.epoch - 1) +
                                   " of " + text(agent) + " complete, which counted it"),
                    site);
@@ -72,7 +77,7 @@ void SharedArena::check_writable(const Thread& writer, const Knowledge& known, c
         machine.report(
             where(instruction, byte, bytes) + ": " +
                 (agent.thread != nullptr ? text(*agent.thread) + " wrote there too and no barrier lies between"
-                                         : order_in(engine_writes_, known.writer.agent, byte) +
+                                         : text_of(order_in(engine_writes_, known.writer.agent, byte)) +
                                                " wrote there too, and the thread has not seen phase " +
                                                std::to_string(known.writer.epoch - 1) + " of " + text(agent) +
                                                " complete, which counted it"),
@@ -81,12 +86,12 @@ void SharedArena::check_writable(const Thread& writer, const Knowledge& known, c
     for (const Stamp& reader : known.readers) {
         if (ordered(reader, writer)) continue;
         const Agent& agent = agents[reader.agent];
+        const Order* const order = order_in(engine_reads_, reader.agent, byte);
         machine.report(
             where(instruction, byte, bytes) + ": " +
                 (agent.thread != nullptr ? text(*agent.thread) + " has read there and no barrier lies between"
-                                         : order_in(engine_reads_, reader.agent, byte) +
-                                               " may still be reading there: no wait_group that covers it "
-                                               "lies between"),
+                                         : text_of(order) + " may still be reading there: " +
+                                               (order != nullptr ? order->missing : "no wait for it lies between")),
             site);
     }
 }

@@ -15,6 +15,12 @@ namespace emulator {
 namespace {
 
 constexpr const char* commit_name = "tcgen05.commit";
+constexpr const char* no_commit = "no wait for the mbarrier of a tcgen05.commit that covers it lies between";
+
+void check_alive(const Cta& cta, const char* instruction, Site site) {
+    if (cta.live_threads == 0)
+        machine.report(std::string(instruction) + " for CTA " + std::to_string(cta.index) + ", which has exited", site);
+}
 
 /// The CTAs for which a thread's instruction works, its own first.
 std::vector<Cta*> ctas_of(Cta& own, int ctas, const char* instruction, Site site) {
@@ -22,14 +28,11 @@ std::vector<Cta*> ctas_of(Cta& own, int ctas, const char* instruction, Site site
     if (ctas == 1) return {&own};
     if (own.rank % 2 != 0)
         machine.report(std::string(instruction) +
-                           " with cta_group::2 in the odd CTA of its pair; here the even one issues for both, since no "
-                           "manual says what else there is",
+                           " with cta_group::2 in the odd CTA of its pair; here the even one issues for both: PTX "
+                           "names neither, and all known kernels do so",
                        site);
     Cta& peer = *own.cluster->ctas[own.rank + 1];
-    if (peer.live_threads == 0)
-        machine.report(std::string(instruction) + " with cta_group::2: CTA " + std::to_string(peer.index) +
-                           ", the other one of the pair, has exited",
-                       site);
+    check_alive(peer, instruction, site);
     return {&own, &peer};
 }
 
@@ -92,7 +95,7 @@ void TensorOperation::finish_earlier() {
 
 std::uint32_t TensorThread::order(Thread& self) {
     if (products == 0) {
-        products = self.cta->cluster->add({});
+        products = self.cta->cluster->add({.cta = self.cta, .issuer = &self});
         copies = self.cta->cluster->add({});
     }
     ++uncommitted;
@@ -129,8 +132,7 @@ void tcgen05_mma(const TensorProduct& x, Site site) {
             totals.tensor_memory_read += 2u * mma_k * static_cast<unsigned>(instruction.m / x.ctas);
         }
         memory.write({tensor_mma, &thread, site, agent, d, product->chain, copies}, epoch, {&thread}, x.accumulate);
-        order_read(side.cta->arena, *product, end, side.a);
-        order_read(side.cta->arena, *product, end, side.b);
+        for (const auto* operand : {&side.a, &side.b}) order_read(side.cta->arena, *product, end, *operand, no_commit);
     }
     totals.mma_flops += std::uint64_t{2} * static_cast<unsigned>(instruction.m * instruction.n) * mma_k;
     add(std::move(product));
@@ -152,7 +154,7 @@ void tcgen05_cp_128x256b(std::uint32_t address, std::uint64_t descriptor, int ct
         const std::uint32_t epoch = thread.tensor.order(thread);
         const unsigned agent = thread.tensor.copies;
         cta->tensor_memory.write({tensor_cp, &thread, site, agent, cells}, epoch, {&thread});
-        order_read(cta->arena, *copy, {static_cast<std::uint16_t>(agent), epoch}, copy->chunks);
+        order_read(cta->arena, *copy, {static_cast<std::uint16_t>(agent), epoch}, copy->chunks, no_commit);
         totals.tensor_memory_written += static_cast<unsigned>(4 * tensor_lanes * cells.columns);
         add(std::move(copy));
     }
@@ -181,8 +183,10 @@ void tcgen05_commit(std::uint32_t barrier, int ctas, std::uint32_t cta_mask, Sit
     if (cta_mask == 0) addresses.push_back(barrier);
     for (const std::uint32_t address : addresses) {
         Cta& there = cta_of(thread, address, commit_name, site);
+        check_alive(there, commit_name, site);
         Mbarrier& mbarrier = mbarrier_at(thread, there, address, commit_name, site);
         check_visible_beyond(thread, mbarrier, commit_name, site);
+        if (&there != &cta) there.visitors[own.products] = own.committed;
         add(std::make_unique<TensorCommit>(&thread, site, &mbarrier, known));
     }
 }

@@ -35,7 +35,7 @@ std::string missing(const TensorStamp& earlier, const Thread& thread, bool same_
         if (told) return text(thread) + " " + no_fence_after;
         for (int lane = 0; lane < warp_size; ++lane)
             if (issuer.cta->threads[issuer.index + lane]->tensor.fenced[load ? 0 : 1].epoch >= earlier.epoch)
-                return "no barrier lies between";
+                return "no barrier lies between its tcgen05.fence::before_thread_sync and this";
         return "no tcgen05.fence::before_thread_sync follows its " + wait;
     }
     std::string result;

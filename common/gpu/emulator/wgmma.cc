@@ -87,8 +87,8 @@ bool issue_product(Cta& cta, int w) {
     product.d = &products.registers.use("D", pointers(meeting, true), x.n / 2 * 4, site);
     if (x.a != nullptr) product.a_registers = &products.registers.use("A", pointers(meeting, false), 16, site);
     const Stamp end{static_cast<std::uint16_t>(products.agent), product.group};
-    order_read(cta.arena, product, end, product.b);
-    order_read(cta.arena, product, end, product.a);
+    for (const auto* operand : {&product.b, &product.a})
+        order_read(cta.arena, product, end, *operand, "no wait_group that covers it lies between");
     totals.mma_flops += std::uint64_t{2} * wgmma_m * static_cast<unsigned>(x.n) * mma_k;
     issue(product);
     return true;

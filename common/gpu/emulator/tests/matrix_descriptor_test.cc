@@ -88,6 +88,22 @@ TEST(MatrixDescriptor, FormulaAndTableAgree) {
     EXPECT_EQ(compared, 4 * 2 * 6 * 256 * 16);
 }
 
+/// PTX ISA, tcgen05, shared memory descriptor: swizzle in bits 61 to 63, version 1 in bits 46 to 48, no base offset here.
+TEST(MatrixDescriptor, OfTcgen05Tiny) {
+    constexpr std::uint64_t version = std::uint64_t{1} << 46;
+    const std::uint32_t spans[8] = {16, 0, 128, 0, 64, 0, 32, 0};  // 1: atoms of 32 bytes, not here; 3, 5, 7: none
+    for (std::uint64_t swizzle = 0; swizzle < 8; ++swizzle) {
+        const std::uint64_t bits = bits_of(1024, 16, 1024, 0, 0) | version | swizzle << 61;
+        EXPECT_EQ(MatrixDescriptor::fits(bits, MatrixReader::tcgen05), spans[swizzle] != 0) << swizzle;
+        if (spans[swizzle] == 0) continue;
+        EXPECT_EQ(MatrixDescriptor(bits, false).span, spans[swizzle]);
+        for (int i = 0; i < 61; ++i) {
+            const bool says_where = i < 14 || (i >= 16 && i < 30) || (i >= 32 && i < 46);
+            EXPECT_EQ(MatrixDescriptor::fits(bits ^ std::uint64_t{1} << i, MatrixReader::tcgen05), says_where) << i;
+        }
+    }
+}
+
 // ---- PanelTile ----
 
 using Tile = gpu::PanelTile<gpu::bf16, 96, 192>;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the PTX that nvcc makes of wrappers.cu and wrappers_90a.cu with golden.txt, assembles wgmma_widths.cu, and checks that no asm of
-common/gpu is left out.
+"""Compares the PTX that nvcc makes of wrappers*.cu with golden.txt, assembles every form of wgmma, tcgen05.ld and tcgen05.st, and checks that no
+asm of common/gpu is left out.
 
 Exits with 0 if all is well, 1 if something differs, 77 if there is no nvcc.
 """
@@ -48,6 +48,8 @@ def named_operands(kernel, instructions):
             source[match[1]] = match[2]
         elif match := re.fullmatch(rf"mov\.\w+ ({REGISTER}), {kernel}_param_(\d+)", line):
             source[match[1]] = f"&param{match[2]}"
+        elif match := re.fullmatch(rf"or\.b64 ({REGISTER}), ({REGISTER}), (\d+)", line):
+            source[match[1]] = f"{source.get(match[2], '_')}|{int(match[3]):#x}"
         elif match := re.fullmatch(rf"(?:cvta\.to\.global|cvta\.param|mov)\.\w+ ({REGISTER}), ({REGISTER})", line):
             source[match[1]] = source.get(match[2], "_")
     for line in instructions:
@@ -86,10 +88,11 @@ def uncovered(golden):
     opcodes = {line.split(" ")[0] for line in golden.values()}
     result = []
     for header in sorted((ROOT / "common/gpu").glob("*.h")):
-        # The first instruction of each, after a brace and declarations.
-        start = r'\basm(?: volatile)?\(\s*(?:"\{\\n"\s*)?(?:"\.reg[^"]*"\s*)*"([\w.:]+)'
+        # The first instruction of each, after a brace, declarations and predicates; %n in it is a number.
+        start = r'\basm(?: volatile)?\(\s*(?:"\{\\n"\s*)?(?:"(?:\.reg|setp)[^"]*"\s*)*"([\w.:%]+)'
         for opcode in re.findall(start, header.read_text()):
-            if opcode not in opcodes:
+            pattern = re.compile(re.sub(r"%\d+", r"\\d+", re.escape(opcode)))
+            if not any(map(pattern.fullmatch, opcodes)):
                 result.append(f"{header.name} has the instruction {opcode}, and golden.txt does not.")
     return result
 
@@ -120,17 +123,19 @@ def compiled(nvcc, file, target, result, output):
     return run.stdout
 
 
-def check_targets_of_wgmma(nvcc):
-    """B70: 90a alone assembles wgmma; neither 90, which runs on the same GPU, nor what came later does."""
-    compiled(nvcc, "wgmma_widths.cu", "sm_90a", "-cubin", os.devnull)
-    for target in ("sm_90", "sm_100a"):
-        try:
-            compiled(nvcc, "wgmma_widths.cu", target, "-cubin", os.devnull)
-        except Refused as refused:
-            if "not supported on .target" not in str(refused):
-                raise
-        else:
-            raise Refused(f"nvcc compiles wgmma for {target}; it should refuse")
+def check_targets(nvcc):
+    """B70: 90a alone assembles wgmma, 100a tcgen05; neither what came before nor 90 or 100, which run on the same GPU."""
+    for file, right, wrong in (("wgmma_widths.cu", "sm_90a", ("sm_90", "sm_100a")),
+                               ("tensor_memory_forms.cu", "sm_100a", ("sm_100", "sm_90a"))):
+        compiled(nvcc, file, right, "-cubin", os.devnull)
+        for target in wrong:
+            try:
+                compiled(nvcc, file, target, "-cubin", os.devnull)
+            except Refused as refused:
+                if "not supported on .target" not in str(refused):
+                    raise
+            else:
+                raise Refused(f"nvcc compiles {file} for {target}; it should refuse")
 
 
 def main():
@@ -142,7 +147,8 @@ def main():
         try:
             ptx = compiled(nvcc, "wrappers.cu", "compute_90", "-ptx", "-")
             ptx += compiled(nvcc, "wrappers_90a.cu", "compute_90a", "-ptx", "-")
-            check_targets_of_wgmma(nvcc)
+            ptx += compiled(nvcc, "wrappers_100a.cu", "compute_100a", "-ptx", "-")
+            check_targets(nvcc)
             differences += compare(ptx, golden)
         except Refused as refused:
             differences.append(str(refused))
