@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (warpgroup_id() < tiles) {
         // ---- softmax: thread t has query t of its tile, in lane t of S, W and O ----
         setmaxnreg_inc<176>();
+        role("softmax", warpgroup_id());
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size, row = i0 + Br * own + thread;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
         const Range full_tiles = mask.full_key_tiles(i0 + Br * own, Br, Bc), keys = mask.keys(row);
@@ -200,6 +201,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (warp_id() < product_warp) {
         // ---- correction: thread t has lane t of O_0 and O_1 ----
         setmaxnreg_dec<88>();
+        role("correction");
         const int thread = threadIdx.x % warpgroup_size;
         for (int i = 0; i < tiles; ++i) mbarrier_arrive(smem.W_ready.address(i));  // there is no O yet
         for (int step = 1; step < steps; ++step) {
@@ -251,6 +253,7 @@ __global__ void __launch_bounds__(threads, 1)
     setmaxnreg_dec<72>();
     if (warp_id() == product_warp && elect_sync()) {
         // ---- products: one thread ----
+        role("products");
         constexpr std::uint32_t S_instruction = tcgen05_instruction<T>(Br, Bc, Major::k, Major::k);
         constexpr std::uint32_t O_instruction = tcgen05_instruction<T>(Br, d, Major::k, Major::mn);
         const auto issue_S = [&](int i, const Place& K) {
@@ -300,6 +303,7 @@ __global__ void __launch_bounds__(threads, 1)
         }
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
+        role("copies in");
         const Range seen = mask.seen_keys();
         const int kv_head = problem.kv_head(h);
         int landed_count = 0;
@@ -339,6 +343,7 @@ __global__ void __launch_bounds__(threads, 1)
             mbarrier_wait_parity(smem.KV_empty.address(Place(n).slot), Place(n).parity ^ 1);
     } else if (warp_id() == store_warp) {
         // ---- copies out ----
+        role("copies out");
         for (int i = 0; i < tiles; ++i) {
             const int first = i0 + Br * i;
             mbarrier_wait_parity(smem.O_staged.address(i), 0);

@@ -172,6 +172,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (warpgroup_id() == 0) {
         // ---- dQ leaves: thread t has query t ----
         setmaxnreg_inc<136>();
+        role("dQ");
         const int thread = threadIdx.x;
         for (int n = 0; n < steps; ++n) {
             float dQ[d / slab_columns][slab_columns];
@@ -208,6 +209,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (warp_id() < product_warp) {
         // ---- P and dS: thread t has key t and 64 queries ----
         setmaxnreg_inc<152>();
+        role("P and dS", warpgroup_id() - 1);
         const int half = warpgroup_id() - 1, thread = threadIdx.x % warpgroup_size, j = j0 + thread;
         const float c = problem.scale * log2_e;
         const Range seeing = mask.queries(j);
@@ -306,6 +308,7 @@ __global__ void __launch_bounds__(threads, 1)
     setmaxnreg_dec<72>();
     if (warp_id() == product_warp && elect_sync()) {
         // ---- products: one thread ----
+        role("products");
         constexpr std::uint32_t S_instruction = tcgen05_instruction<T>(Bc, Br, Major::k, Major::k);
         constexpr std::uint32_t dV_instruction = tcgen05_instruction<T>(Bc, d, Major::k, Major::mn);
         constexpr std::uint32_t dQ_instruction = tcgen05_instruction<T>(Br, d, Major::mn, Major::mn);
@@ -353,6 +356,7 @@ __global__ void __launch_bounds__(threads, 1)
         tcgen05_commit(smem.dK_full.address(0));
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
+        role("copies in");
         const Range seen = mask.seen_keys(), seeing = mask.seeing_queries();
         const std::uint32_t landed = smem.landed.address(0);
         int landed_count = 0;

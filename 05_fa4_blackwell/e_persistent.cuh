@@ -97,12 +97,12 @@ __global__ void __launch_bounds__(threads, 1)
     using Columns = e::Columns<d>;
     auto& smem = shared_memory<Shared<T, d>>();
 
-    /// Calls role(work) for each pair of tiles of this CTA, in order.
-    const auto for_each_work = [&](auto&& role) {
+    /// Calls work_on(work) for each pair of tiles of this CTA, in order.
+    const auto for_each_work = [&](auto&& work_on) {
         for (int round = 0; order.has(order.number(round)); ++round) {
             const int number = int(order.number(round));
             const Work work(problem, order.head(number), order.i0(number));
-            if (work.i0 < work.sequence.Nq) role(work);
+            if (work.i0 < work.sequence.Nq) work_on(work);
         }
     };
 
@@ -137,6 +137,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (warpgroup_id() < tiles) {
         // ---- softmax: thread t has query t of its tile, in lane t of S, W and O ----
         setmaxnreg_inc<176>();
+        role("softmax", warpgroup_id());
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
         // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
@@ -222,6 +223,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (warp_id() < product_warp) {
         // ---- correction: thread t has lane t of O_0 and O_1 ----
         setmaxnreg_dec<88>();
+        role("correction");
         const int thread = threadIdx.x % warpgroup_size;
         int n = 0, tile_count = 0;  // factors of each of the two query tiles, tiles with keys so far
         for_each_work([&](const Work& work) {
@@ -289,6 +291,7 @@ __global__ void __launch_bounds__(threads, 1)
     setmaxnreg_dec<72>();
     if (warp_id() == product_warp && elect_sync()) {
         // ---- products: one thread ----
+        role("products");
         constexpr std::uint32_t S_instruction = tcgen05_instruction<T>(Br, Bc, Major::k, Major::k);
         constexpr std::uint32_t O_instruction = tcgen05_instruction<T>(Br, d, Major::k, Major::mn);
         const auto wait = [&](std::uint32_t barrier, int parity) {
@@ -344,6 +347,7 @@ __global__ void __launch_bounds__(threads, 1)
         });
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
+        role("copies in");
         int n = 0, tile_count = 0, landed_count = 0;
         for_each_work([&](const Work& work) {
             const auto& [h, i0, sequence, mask, kv_tiles] = work;
@@ -390,6 +394,7 @@ __global__ void __launch_bounds__(threads, 1)
             mbarrier_wait_parity(smem.KV_empty.address(Place(tail).slot), Place(tail).parity ^ 1);
     } else if (warp_id() == store_warp) {
         // ---- copies out ----
+        role("copies out");
         int tile_count = 0;
         for_each_work([&](const Work& work) {
             const auto& [h, i0, sequence, mask, kv_tiles] = work;

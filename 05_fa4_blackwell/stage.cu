@@ -183,6 +183,7 @@ void register_stage(ladder::Registry& registry) {
              .pass = ladder::Pass::forward,
              .fast = true,
              .whole_tiles = true,
+             .exponential_error = polynomials > 0 ? Exp2::error : 0,
              .row_alignment = 16,
              .tensor_maps = true,
              .kernel_pattern = "stage05::" + std::string(letter) + "::",

@@ -20,8 +20,8 @@ using attention::Problem;
 RUNG_TESTS(Stage05Rungs, register_stage);
 
 TEST(Stage05, HasItsRungs) {
-    EXPECT_EQ(verify::rung_names(register_stage),
-              (std::vector<std::string>{"a forward", "b forward", "c forward", "d forward", "e forward", "a backward"}));
+    EXPECT_EQ(verify::rung_names(register_stage), (std::vector<std::string>{"a forward", "b forward", "c forward",
+                                                                            "d forward", "e forward", "a backward"}));
 }
 
 // What a forward computes on the way stays on chip; the backward keeps L, D and the sums of dQ in whole tiles.
@@ -32,8 +32,7 @@ TEST(Stage05, ScratchGrowsWithNAtMost) {
         const std::size_t queries = 1024, Br = 128, tiles = queries / Br + 1;
         const Problem problem = verify::small_problem(queries, queries, d, DataType::bf16);
         for (const ladder::Rung& rung : registry.rungs()) {
-            const std::size_t expected =
-                rung.pass == ladder::Pass::forward ? 0 : tiles * Br * (2 + d) * sizeof(float);
+            const std::size_t expected = rung.pass == ladder::Pass::forward ? 0 : tiles * Br * (2 + d) * sizeof(float);
             EXPECT_EQ(verify::workspace_bytes(rung, problem), expected) << rung.title();
         }
     }
@@ -48,19 +47,17 @@ TEST(Stage05, RefusesOtherHeadDimensionsByName) {
                       "takes d = 64 or 128, not " + std::to_string(d));
 }
 
-// 05e: more pairs of tiles than CTAs, of different lengths, some without keys.
+// 05e: more pairs of tiles than multiprocessors, of different lengths, some without keys.
 TEST(Stage05, PersistentCtasTakeManyTiles) {
     const ladder::Rung rung = verify::find_rung(register_stage, "e", ladder::Pass::forward);
     for (int d : {64, 128}) {
-        for (bool masked : {false, true}) {
-            Problem problem = verify::small_problem(masked ? 600 : 270, 150, d, DataType::bf16);
-            problem.B = 40;
-            problem.Hq = 4;
-            problem.Hkv = 2;
-            problem.scale = attention::default_scale(d);
-            if (masked) problem = verify::causal(problem);  // the first 450 queries see nothing
-            EXPECT_EQ(verify::failure(rung, problem), "");
-        }
+        Problem problem =
+            verify::causal(verify::small_problem(520, 140, d, DataType::bf16));  // 380 queries see nothing
+        problem.B = 10;
+        problem.Hq = 2 * gpu::device().multiprocessors / (3 * problem.B) + 1;
+        problem.Hkv = 1;
+        problem.scale = attention::default_scale(d);
+        EXPECT_EQ(verify::failure(rung, problem), "");
     }
 }
 
@@ -109,6 +106,43 @@ TEST(Stage05, B09_B46_CopiesBringNaNOfOtherSequences) {
             EXPECT_TRUE(!rung.deterministic || outputs == expected) << rung.title() << ", d = " << d;
         }
     }
+}
+
+gpu::Counters count(const std::string& letter, const Problem& problem) {
+    const verify::Case the_case(problem);
+    const verify::Result result =
+        verify::Run(verify::find_rung(register_stage, letter, ladder::Pass::forward), the_case).verify();
+    EXPECT_TRUE(result.verified()) << result.reason();
+    return result.counters.value();
+}
+
+// Products read W from shared memory in 05a, 2 Br Bc bytes of a tile, which 05b has in tensor memory.
+TEST(Stage05, WLeavesSharedMemoryInB) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "A GPU does not count shared memory.";
+    for (int d : {64, 128}) {
+        Problem problem = verify::small_problem(256, 384, d, DataType::bf16);
+        problem.scale = attention::default_scale(d);
+        const gpu::Counters a = count("a", problem), b = count("b", problem);
+        const std::uint64_t tiles = 2 * 3, W = 2 * 128 * 128, Q = 2 * 128 * d, KV = 2 * 128 * d, O = 2 * 128 * d;
+        // Products read Q and K, and W and V, of each tile; in 05b O goes through shared memory, and factors of O do.
+        EXPECT_EQ(a.shared_read, tiles * (Q + 2 * KV + W) + 0);
+        EXPECT_EQ(b.shared_read, tiles * (Q + 2 * KV) + 2 * O + tiles * 128 * 4);
+        // Both fetch S and write W, of which products in tensor memory read the latter; 05a writes it elsewhere.
+        EXPECT_EQ(b.tensor_memory_written - a.tensor_memory_written, tiles * W);
+        EXPECT_EQ(b.tensor_memory_read - a.tensor_memory_read, tiles * W);
+    }
+}
+
+// Normal inputs, N = 4096: at least nine rescales in ten are left out, and the other rungs make every one.
+TEST(Stage05, LazyRescaleLeavesNineInTenOut) {
+    if (!gpu::device().emulated) GTEST_SKIP() << "A GPU does not count rescales.";
+    Problem problem = verify::small_problem(256, 4096, 128, DataType::bf16);
+    problem.scale = attention::default_scale(128);
+    const std::uint64_t steps = 4096 / 128, all = 256 * (steps - 1);
+    EXPECT_EQ(count("c", problem).rescales, all);
+    const gpu::Counters d = count("d", problem);
+    EXPECT_EQ(d.rescales + d.skipped_rescales, 256 * steps);  // the first maximum of a query counts here
+    EXPECT_LE(d.rescales - 256, all / 10);
 }
 
 }  // namespace

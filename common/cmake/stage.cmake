@@ -175,6 +175,10 @@ function(add_ladder)
     endif()
     add_executable(bench ${REPOSITORY_ROOT}/common/profile/bench_main.cc)
     target_link_libraries(bench PRIVATE stages bench_core)
+    if(GPU_MACHINE STREQUAL emulator)
+        add_executable(trace ${REPOSITORY_ROOT}/common/profile/trace_main.cc)
+        target_link_libraries(trace PRIVATE stages bench_core CLI11::CLI11)
+    endif()
 endfunction()
 
 # The commit of the sources, or "unknown" outside a clone; a new commit configures again.

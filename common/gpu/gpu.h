@@ -18,6 +18,7 @@
 #include "common/gpu/tcgen05.h"
 #include "common/gpu/tensor_map.h"
 #include "common/gpu/tensor_memory.h"
+#include "common/gpu/trace.h"
 #include "common/gpu/types.h"
 #include "common/gpu/warp.h"
 #include "common/gpu/warpgroup.h"

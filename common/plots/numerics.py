@@ -64,7 +64,7 @@ def draw(results, path):
             after.plot(x, way["bf16"], ".", color=color, markersize={"degree 2": 3, "degree 3": 6}.get(way["name"], 3),
                        label=way["name"])  # fmt: skip
     before.set_yscale("log")
-    before.set_ylim(bottom=1e-9)
+    before.set_ylim(1e-9, 1)
     before.set_xlabel("x")
     before.set_title("2^x: relative error, fp32", fontsize=10)
     after.set_xlabel("x")

@@ -3,8 +3,8 @@
 
     timeline.py results/timeline_04b.json results/timeline_04c.json results/timeline_04d.json results/timeline.png
 
-A trace is what stage_04_timeline writes. The thick bar of a warpgroup is what its threads are at, the thin one above it its
-products on the tensor cores. Exit: 0 drawn, 2 bad input (said in one sentence).
+A trace is what stage_04_timeline or trace writes. The thick bar of a warpgroup or role is what its threads are at, the thin one above
+it what engines do for it. Exit: 0 drawn, 2 bad input (said in one sentence).
 """
 
 import sys
@@ -13,9 +13,9 @@ import picture
 from picture import BadResults, read_json
 
 COLOURS = {"product": "#1f4e8c", "issue": "#a9c1e0", "softmax": "#d9822b", "turn": "#efe3b0",
-           "wait": "#d0d0d0", "copy": "#5b8c3a"}  # fmt: skip
+           "wait": "#d0d0d0", "copy": "#5b8c3a", "work": "#d9822b"}  # fmt: skip
 WORDS = {"product": "product on the tensor cores", "issue": "its instructions, and the wait for it", "softmax": "softmax",
-         "turn": "wait for the turn", "wait": "wait for K, V or a slot", "copy": "copy ordered"}  # fmt: skip
+         "turn": "wait for the turn", "wait": "wait", "copy": "copy", "work": "its own work"}  # fmt: skip
 ABOUT = ("rung", "machine", "problem", "clock", "commit")
 
 
@@ -37,7 +37,7 @@ def read_trace(path):
                 raise BadResults(f"{path} has a span of the category {category!r}; there are {', '.join(COLOURS)}.")
             lanes[named[event["tid"]]].append((category, begin, length, words))
     except (KeyError, TypeError) as error:
-        raise BadResults(f"{path} is not a trace of stage_04_timeline: {error!r}.") from error
+        raise BadResults(f"{path} is not a trace of stage_04_timeline or trace: {error!r}.") from error
     if not any(lanes.values()):
         raise BadResults(f"{path} has no spans.")
     return {"about": about, "lanes": lanes}
@@ -60,7 +60,7 @@ def draw(traces, path):
     for (panel,), trace in zip(panels, traces):
         ticks, place = {}, 0.0
         for name, spans in trace["lanes"].items():
-            thin = name.endswith("products")
+            thin = name.endswith((", products", ", engines"))
             height = 0.25 if thin else 0.5
             place -= height + (0.25 if thin else 0.03)
             for category in COLOURS:
@@ -79,8 +79,10 @@ def draw(traces, path):
         panel.tick_params(axis="y", length=0)
     panels[-1][0].set_xlim(0, end)
     panels[-1][0].set_xlabel(f"{traces[-1]['about']['clock']}; {traces[-1]['about']['problem']}")
-    panels[0][0].legend(handles=[patches.Patch(color=COLOURS[kind], label=WORDS[kind]) for kind in COLOURS],
-                        ncol=len(COLOURS), loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)  # fmt: skip
+    used = {span[0] for trace in traces for spans in trace["lanes"].values() for span in spans}
+    kinds = [kind for kind in COLOURS if kind in used]
+    panels[0][0].legend(handles=[patches.Patch(color=COLOURS[kind], label=WORDS[kind]) for kind in kinds], ncol=len(kinds),
+                         loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)  # fmt: skip
     picture.save(figure, path)
 
 

@@ -95,7 +95,7 @@ def rescaling(results, taus):
     lines = ["| scores | tau | rows that rescale | warps | error of O, bf16 | fp16 | largest W |", "|" + "---|" * 7]
     for row in results["rescaling"]:
         if f"{row['tau']:g}" in taus:
-            lines.append(f"| {row['law']} | {row['tau']:g} | {100 * row['rows']:.2g} % | {100 * row['warps']:.2g} % "
+            lines.append(f"| {row['law']} | {row['tau']:g} | {100 * row['rows']:.3g} % | {100 * row['warps']:.3g} % "
                          f"| {row['bf16']:.1e} | {row['fp16']:.1e} | {row['largest_weight']:g} |")
     lines += ["", f"{results['problem']}; machine: {results['machine']}; `{results['command']}`, commit {results['commit']}."]
     return "\n".join(lines) + "\n"

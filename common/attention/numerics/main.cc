@@ -43,13 +43,14 @@ json largest_errors() {
 json curves() {
     json x = json::array(), result = json::array();
     for (int i = -256; i <= 0; ++i) x.push_back(i / 128.0);
+    const auto short_number = [](double error) { return std::round(error * 1e11) / 1e11; };
     for_each_way([&](const char* name, auto power) {
         json relative = json::array(), bf16 = json::array();
         for (const json& at : x) {
             const float value = power(at.get<float>());
             const double exact = std::exp2(at.get<double>());
-            relative.push_back(value / exact - 1);
-            bf16.push_back(gpu::to_float(gpu::cvt_rn<gpu::bf16>(value)) / exact - 1);
+            relative.push_back(short_number(value / exact - 1));
+            bf16.push_back(short_number(gpu::to_float(gpu::cvt_rn<gpu::bf16>(value)) / exact - 1));
         }
         result.push_back({{"name", name}, {"relative", relative}, {"bf16", bf16}});
     });

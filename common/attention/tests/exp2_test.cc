@@ -88,8 +88,10 @@ void expect_constant(float first, float last) {
         expect_small(degree, numerics::exp2_error(first, last, bits(last) - bits(first), power), std::signbit(first));
     });
 }
-TEST(Exp2Polynomial, EverySmallFloatSlow) { expect_constant(0, 0x1p-25f); }
-TEST(Exp2Polynomial, EverySmallNegativeFloatSlow) { expect_constant(-0x1p-149f, -0x1p-25f); }
+TEST(Exp2Polynomial, EverySmallFloatSlow) { expect_constant(0x1p-76f, 0x1p-25f); }
+TEST(Exp2Polynomial, EveryTinyFloatSlow) { expect_constant(0, 0x1p-76f); }
+TEST(Exp2Polynomial, EverySmallNegativeFloatSlow) { expect_constant(-0x1p-76f, -0x1p-25f); }
+TEST(Exp2Polynomial, EveryTinyNegativeFloatSlow) { expect_constant(-0x1p-149f, -0x1p-76f); }
 
 TEST(Exp2Polynomial, ExactAtIntegers) {
     for_each_degree([](int degree, auto power) {

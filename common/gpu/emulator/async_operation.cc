@@ -10,6 +10,7 @@ void issue(AsyncOperation& operation) {
     auto& pending = operation.issuer->cta->pending;
     operation.pending_index = static_cast<int>(pending.size());
     pending.push_back(&operation);
+    operation.issued_at = machine.time();
     tsan::release(operation.issued);
     if (machine.scheduler().perform_at_issue()) machine.perform(operation);
 }

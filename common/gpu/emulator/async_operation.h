@@ -20,6 +20,7 @@ struct AsyncOperation {
     const char* name;
     Thread* issuer;
     Site site;
+    std::int64_t issued_at = 0;
     int pending_index = -1;  // in Cta::pending; -1: performed
     tsan::Token issued = 0, done = 0;
 

@@ -33,6 +33,7 @@ void Cta::start(std::int64_t cta, int threads_in_cta, std::size_t shared_bytes, 
         thread.cta = this;
         thread.index = i;
         thread.waiting = {};
+        thread.role.clear();
         thread.polled = nullptr;
         thread.copies.clear();
         thread.bulk.clear();

@@ -189,6 +189,8 @@ float ex2_approx_ftz(float x);
 void count_polynomials(int count);
 void count_rescale();
 void count_skipped_rescale();
+/// A name for traces.
+void role(const char* name, int number);
 /// Logical time; no two looks at it give the same.
 std::int64_t clock(Site site);
 void red_global_add(const Region* region, float* pointer, float value, Site site);

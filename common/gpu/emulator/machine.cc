@@ -5,6 +5,7 @@
 
 #include "common/gpu/emulator/cluster.h"
 #include "common/gpu/emulator/rendezvous.h"
+#include "common/gpu/emulator/trace.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -112,6 +113,7 @@ void Machine::perform(AsyncOperation& operation) {
     pending[operation.pending_index]->pending_index = operation.pending_index;
     pending.pop_back();
     operation.pending_index = -1;
+    trace.performed(operation, time_);
 }
 
 void Machine::resume(Thread& thread) {
@@ -151,6 +153,7 @@ void Machine::thread_exits(Thread& thread) {
     finish_bulk_at_exit(thread, where);
     check_products_at_exit(thread, where);
     check_tensor_operations_at_exit(thread, where);
+    trace.exits(thread, time_);
     cta.set_parked(thread);
     cta.warps[thread.warp()].live &= ~thread.bit();
     --cta.live_threads;
@@ -164,7 +167,9 @@ void Machine::park(const Waiting& waiting) {
     Thread& thread = *current_;
     thread.waiting = waiting;
     thread.cta->set_parked(thread);
+    const std::int64_t begin = time_;
     Fiber::suspend();
+    trace.waited(thread, waiting, begin, time_);
     thread.waiting = {};
 }
 

@@ -67,6 +67,8 @@ struct Thread {
     TensorThread tensor;
     bool cluster_arrived = false;     // at barrier.cluster, and has not waited yet
     std::uint32_t cluster_phase = 0;  // in which it arrived
+    std::string role;  // for traces, and since when
+    std::int64_t role_begin = 0;
 
     int lane() const { return index % warp_size; }
     int warp() const { return index / warp_size; }
@@ -161,6 +163,7 @@ class Machine {
     }
     /// A moment of its own, after every operation so far of any thread or engine and before all that follow.
     std::int64_t now() { return ++time_; }
+    std::int64_t time() const { return time_; }
     /// The running thread stops until somebody calls wake().
     void park(const Waiting& waiting);
     void wake(Thread& thread) {

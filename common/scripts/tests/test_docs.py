@@ -110,7 +110,7 @@ class Docs(unittest.TestCase):
                    "exp2": [{"name": "degree 3", "relative": 8.565e-5, "bf16": 3.9e-3}], "rescaling": [row, row | {"tau": 8.0}]}  # fmt: skip
         self.assertIn("| degree 3 | 8.56e-05 | 3.90e-03 |", docs.table(results, {}).splitlines())
         lines = docs.table(results, {"tau": "8,15"}).splitlines()
-        self.assertEqual(["| normal | 8 | 5.9 % | 67 % | 2.0e-03 | 3.0e-04 | 1 |", "",
+        self.assertEqual(["| normal | 8 | 5.88 % | 67 % | 2.0e-03 | 3.0e-04 | 1 |", "",
                           "64 rows; machine: any; `numerics`, commit abc."], lines[2:])  # fmt: skip
 
     def test_another_figure_or_commit_is_noticed(self):
