@@ -35,8 +35,8 @@ void count_global_write(const Region* region, const void* pointer, int bytes, co
 /// What is counted beside the regions' traffic.
 struct Totals {
     std::uint64_t shared_read = 0, shared_written = 0, bank_conflicts = 0, mma_flops = 0, exponentials = 0,
-                  polynomials = 0, rescales = 0, skipped_rescales = 0, barriers = 0, atomics = 0, tensor_memory_read = 0,
-                  tensor_memory_written = 0;
+                  polynomials = 0, rescales = 0, skipped_rescales = 0, barriers = 0, atomics = 0,
+                  tensor_memory_read = 0, tensor_memory_written = 0;
 };
 extern Totals totals;
 
