@@ -345,6 +345,8 @@ __global__ void __launch_bounds__(threads, 1)
             }
             ++tile_count;
         });
+        // A CTA must not end before the last commits have arrived.
+        for (int i = 0; i < tiles && Columns::W_in_S && n > 0; ++i) wait(smem.W_read.address(i), (n - 1) % 2);
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
         role("copies in");

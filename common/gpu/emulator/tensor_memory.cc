@@ -44,11 +44,16 @@ std::string missing(const TensorStamp& earlier, const TensorAccess& access, cons
     } else {
         result = text(thread) + " " + (told ? no_fence_after : "has not waited for the mbarrier of its commit");
     }
-    if (before.agent == access.agent)
+    if (before.agent == access.agent && before.name == tensor_mma)
         result += "; of a thread's products only those of the same D and shape follow each other";
     if (before.name == access.name && &issuer != &thread && issuer.cta == thread.cta && issuer.warp() == thread.warp())
         result += "; both are of one warp, of which one thread executes the instruction for all";
     return result;
+}
+
+std::string granule(int lane, int column) {
+    return "column " + std::to_string(column) + " of lanes " + std::to_string(lane) + "-" +
+           std::to_string(lane + granule_lanes - 1);
 }
 
 }  // namespace
@@ -205,9 +210,8 @@ TensorStamp TensorMemory::stamp(const TensorAccess& access, std::uint64_t epoch)
 
 void TensorMemory::check_written(const TensorAccess& access, const Knowledge& known, int lane, int column) const {
     if (known.writer.access != nullptr) return;
-    machine.report(std::string(access.name) + " of " + text(access.cells) + ": nobody has written column " +
-                       std::to_string(column) + " of lanes " + std::to_string(lane) + "-" +
-                       std::to_string(lane + granule_lanes - 1) + " since it was allocated",
+    machine.report(std::string(access.name) + " of " + text(access.cells) + ": nobody has written " +
+                       granule(lane, column) + " since it was allocated",
                    access.site);
 }
 
@@ -217,9 +221,8 @@ void TensorMemory::check_over(const TensorAccess& access, const TensorStamp& ear
         if (over(earlier, *thread, access.name == dealloc_name ? thread->past : thread->tensor.past)) continue;
         const TensorAccess& before = *earlier.access;
         machine.report(std::string(access.name) + " of " + text(access.cells) + ": " + before.name + " issued by " +
-                           text(*before.issuer) + " at " + text(before.site) + " " + does + " column " +
-                           std::to_string(column) + " of lanes " + std::to_string(lane) + "-" +
-                           std::to_string(lane + granule_lanes - 1) + ", and " + missing(earlier, access, *thread),
+                           text(*before.issuer) + " at " + text(before.site) + " " + does + " " +
+                           granule(lane, column) + ", and " + missing(earlier, access, *thread),
                        access.site);
     }
 }
