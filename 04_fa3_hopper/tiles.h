@@ -1,4 +1,4 @@
-// 04e, 04f, 04g: the order in which persistent CTAs take query tiles.
+// The order in which the persistent CTAs of 04e, 04f and 04g take query tiles.
 #pragma once
 
 #include <cstdint>
