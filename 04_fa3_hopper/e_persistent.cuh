@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(threads, 1)
             if (i0 >= sequence.Nq) continue;
             const Mask mask = problem.mask(sequence);
             const Range kv_tiles = mask.key_tiles(i0, Br, Bc), seen = mask.seen_keys();
+            if (kv_tiles.empty()) continue;
 
             // 1. to 3.
             const auto load_K = [&](int kv_tile, int n) {
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(threads, 1)
                 }
             };
 
-            if (!kv_tiles.empty()) load_K(kv_tiles.end - 1, n);
+            load_K(kv_tiles.end - 1, n);
             mbarrier_wait_parity(smem.Q_empty.address(0), tile_count++ % 2 ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(smem.Q_full.address(0), sizeof(smem.Q));
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(threads, 1)
     setmaxnreg_inc<240>();
     const int own = warpgroup_id() - 1, thread = threadIdx.x % warpgroup_size;
     const int lane = lane_id(), g = lane / 4, t = lane % 4, warp_row = thread / warp_size * 16;
-    const int own_turn = 1 + own, other_turn = 2 - own, own_barrier = 1 + consumers + own;
+    const int own_turn = 1 + own, other_turn = 2 - own;
     // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
     const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
     if (own == 1) barrier_arrive(other_turn, threads_of_turn);  // the first turn
@@ -226,10 +227,10 @@ __global__ void __launch_bounds__(threads, 1)
             wgmma_commit_group();
         };
 
-        mbarrier_wait_parity(smem.Q_full.address(0), tile_count++ % 2);
         if (!kv_tiles.empty()) {
             // 4.
             const Place first(n);
+            mbarrier_wait_parity(smem.Q_full.address(0), tile_count++ % 2);
             mbarrier_wait_parity(smem.K_full.address(first.slot), first.parity);
             barrier_sync(own_turn, threads_of_turn);
             issue_S(first);
@@ -266,8 +267,9 @@ __global__ void __launch_bounds__(threads, 1)
                 for (; full_tiles.contains(kv_tile); --kv_tile) step.template operator()<Tile::full>(kv_tile);
             }
 
-            // 6.
+            // 6. S of all key tiles is there: nobody needs Q any more.
             const Place last(n - 1);
+            if (thread == 0) mbarrier_arrive(smem.Q_empty.address(0));
             mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
             barrier_sync(own_turn, threads_of_turn);
             issue_O(last);
@@ -275,9 +277,6 @@ __global__ void __launch_bounds__(threads, 1)
             wgmma_wait_group<0>(O_rmem, W);
             if (thread == 0) mbarrier_arrive(smem.V_empty.address(last.slot));
         }
-
-        barrier_sync(own_barrier, warpgroup_size);
-        if (thread == 0) mbarrier_arrive(smem.Q_empty.address(0));  // all 128 threads have seen that Q was there
 
         // 7. A query that saw no key has l = 0: O = 0.
         const auto O_gmem = sequence.queries(O, h);

@@ -154,7 +154,7 @@ void register_stage(ladder::Registry& registry) {
     add("b", "specialised", launch_b, size_b, size_b, false);
     add("c", "ping_pong", launch_c, size_b, size_b, false);
     add("d", "overlap", launch_d, size_b, size_b, false);
-    add("e", "persistent", launch_e, size_b, size_b, true);
+    add("e", "persistent", launch_e, size_b, size_b, false);
     add("f", "tma_store", launch_f, size_b, size_b, true);
     add("g", "own_tiles", launch_g, size_g, work_g, true);
     register_backward(registry);
