@@ -36,7 +36,7 @@ void write_and_copy(gpu::Matrix<gpu::bf16> matrix, const gpu::TensorMap map, gpu
 void write_only(gpu::Matrix<gpu::bf16> matrix) { matrix(7, threadIdx.x) = gpu::cvt_rn<gpu::bf16>(1.0f); }
 
 struct Problem {
-    gpu::Buffer buffer{"matrix", rows*columns * 2}, out_buffer{"out", 16};
+    gpu::Buffer buffer{"matrix", 2 * rows*columns}, out_buffer{"out", 16};
     gpu::Tensor<gpu::bf16> tensor = buffer.tensor<gpu::bf16>(0, 0, columns, columns);
     gpu::Matrix<gpu::bf16> matrix = tensor.matrix(0, 0, 0, rows);
     gpu::TensorMap map = gpu::tile_map("matrix", tensor, 1, 1, rows, rows);
@@ -44,9 +44,8 @@ struct Problem {
 
     int reports(Fence fence) const {
         return schedules_that_report(
-            "cp.async.bulk.tensor of byte 656 of \"matrix\": thread 32 of CTA 0 wrote there with an ordinary store and "
-            "has "
-            "executed no fence.proxy.async since",
+            "cp.async.bulk.tensor of byte 656 of \"matrix\": thread 32 of CTA 0 wrote there with an ordinary store "
+            "and has executed no fence.proxy.async since",
             64, sizeof(Shared), write_and_copy, matrix, map, out, fence);
     }
 };
