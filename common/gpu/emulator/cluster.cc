@@ -103,12 +103,9 @@ void check_cluster_after_exit(const Thread& thread, Site site) {
         const auto knows = [&, agent = agent, epoch = epoch](const auto& own) {
             return own->past->known(agent) >= epoch;
         };
-        const Agent& visitor = cluster.agents[agent];
         if (std::none_of(cta.threads.begin(), cta.threads.begin() + cta.thread_count, knows))
-            machine.report("the CTA ends although " +
-                               (visitor.thread != nullptr ? text(*visitor.thread)
-                                                          : "a tcgen05.commit of " + text(*visitor.issuer)) +
-                               " of CTA " + std::to_string(visitor.cta->index) +
+            machine.report("the CTA ends although " + text(*cluster.agents[agent].thread) + " of CTA " +
+                               std::to_string(cluster.agents[agent].cta->index) +
                                " touches its shared memory: no barrier of the cluster, and no mbarrier, lies between",
                            site);
     }

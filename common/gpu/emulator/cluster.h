@@ -12,7 +12,6 @@ struct Agent {
     const Thread* thread = nullptr;
     const Cta* cta = nullptr;
     std::int64_t mbarrier_offset = -1;
-    const Thread* issuer = nullptr;  // of products in tensor memory
 };
 
 struct Cluster {

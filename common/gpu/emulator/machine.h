@@ -68,7 +68,7 @@ struct Thread {
     TensorThread tensor;
     bool cluster_arrived = false;     // at barrier.cluster, and has not waited yet
     std::uint32_t cluster_phase = 0;  // in which it arrived
-    std::string role;  // for traces, and since when
+    std::string role;                 // for traces, and since when
     std::int64_t role_begin = 0;
 
     int lane() const { return index % warp_size; }

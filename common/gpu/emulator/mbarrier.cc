@@ -125,6 +125,7 @@ void check_visible_beyond(const Thread& thread, const Mbarrier& barrier, const c
 void arrive(Mbarrier& barrier, const Past& known, const char* instruction, Site site) {
     check_arrival(barrier, instruction, site);
     barrier.arriving.learn(known);
+    barrier.delivered = barrier.phase + 1;
     count_arrival(barrier);
 }
 
@@ -140,7 +141,7 @@ void check_mbarriers_after_exit(const Cta& cta, Site site) {
         if (barrier.tx != 0 || barrier.pending != barrier.count)
             machine.report(ends + " is in the middle of a phase: " + state(barrier), site);
         if (barrier.seen < barrier.delivered)
-            machine.report(ends + " has counted copies in phase " + std::to_string(barrier.delivered - 1) +
+            machine.report(ends + " has counted copies or commits in phase " + std::to_string(barrier.delivered - 1) +
                                " that nobody has waited for",
                            site);
     }

@@ -29,7 +29,7 @@ struct Mbarrier {
     int pending = 0;              // arrivals to come
     int tx = 0;                   // bytes announced and not yet delivered
     std::uint32_t seen = 0;       // phases that somebody has seen complete
-    std::uint32_t delivered = 0;  // phases up to the last one in which bytes came
+    std::uint32_t delivered = 0;  // phases up to the last one in which bytes came, or an engine arrived
     Sync arriving, complete;      // of this phase, of the one before
     std::vector<Thread*> waiting;
     std::array<tsan::Token, 2> tokens{};

@@ -51,8 +51,8 @@ void check_fenced(const Region* region, const char* pointer, int bytes, const ch
 /// What is counted beside the regions' traffic.
 struct Totals {
     std::uint64_t shared_read = 0, shared_written = 0, bank_conflicts = 0, mma_flops = 0, exponentials = 0,
-                  polynomials = 0, rescales = 0, skipped_rescales = 0, barriers = 0, atomics = 0, tensor_memory_read = 0,
-                  tensor_memory_written = 0;
+                  polynomials = 0, rescales = 0, skipped_rescales = 0, barriers = 0, atomics = 0,
+                  tensor_memory_read = 0, tensor_memory_written = 0;
 };
 extern Totals totals;
 

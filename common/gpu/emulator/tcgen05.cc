@@ -87,15 +87,15 @@ void add(std::unique_ptr<TensorOperation> operation) {
 void TensorOperation::finish_earlier() {
     for (const auto& earlier : issuer->tensor.operations) {
         if (earlier.get() == this) return;
-        if (kind == Kind::commit || (kind == Kind::product && earlier->kind == Kind::copy) ||
-            (chain != 0 && earlier->chain == chain))
+        if ((kind == Kind::commit && earlier->kind != Kind::commit) ||
+            (kind == Kind::product && earlier->kind == Kind::copy) || (chain != 0 && earlier->chain == chain))
             finish(*earlier);
     }
 }
 
 std::uint32_t TensorThread::order(Thread& self) {
     if (products == 0) {
-        products = self.cta->cluster->add({.cta = self.cta, .issuer = &self});
+        products = self.cta->cluster->add({});
         copies = self.cta->cluster->add({});
     }
     ++uncommitted;
@@ -186,7 +186,6 @@ void tcgen05_commit(std::uint32_t barrier, int ctas, std::uint32_t cta_mask, Sit
         check_alive(there, commit_name, site);
         Mbarrier& mbarrier = mbarrier_at(thread, there, address, commit_name, site);
         check_visible_beyond(thread, mbarrier, commit_name, site);
-        if (&there != &cta) there.visitors[own.products] = own.committed;
         add(std::make_unique<TensorCommit>(&thread, site, &mbarrier, known));
     }
 }

@@ -21,16 +21,16 @@ bool over(const TensorStamp& earlier, const Thread& thread, const Past& known) {
     return earlier.epoch <= known->known(earlier.access->agent);
 }
 
-/// What is missing for the thread to come after an access that is not over for it.
-std::string missing(const TensorStamp& earlier, const Thread& thread, bool same_thread) {
-    const TensorAccess& access = *earlier.access;
-    const Thread& issuer = *access.issuer;
-    const bool told = earlier.epoch <= thread.past->known(access.agent);
+/// What is missing for the thread to make its access after an earlier one that is not over for it.
+std::string missing(const TensorStamp& earlier, const TensorAccess& access, const Thread& thread) {
+    const TensorAccess& before = *earlier.access;
+    const Thread& issuer = *before.issuer;
+    const bool told = earlier.epoch <= thread.past->known(before.agent);
     const char* const no_fence_after = "has been told that it is done, but no tcgen05.fence::after_thread_sync follows";
-    if (access.name == tensor_ld || access.name == tensor_st) {
-        const std::string wait = access.name == tensor_ld ? "tcgen05.wait::ld" : "tcgen05.wait::st";
+    if (before.name == tensor_ld || before.name == tensor_st) {
+        const bool load = before.name == tensor_ld;
+        const std::string wait = load ? "tcgen05.wait::ld" : "tcgen05.wait::st";
         const TensorWarp& warp = issuer.cta->warps[issuer.warp()].tensor;
-        const bool load = access.name == tensor_ld;
         if (earlier.epoch > (load ? warp.loads : warp.stores).over) return "no " + wait + " has covered it";
         if (told) return text(thread) + " " + no_fence_after;
         for (int lane = 0; lane < warp_size; ++lane)
@@ -44,9 +44,10 @@ std::string missing(const TensorStamp& earlier, const Thread& thread, bool same_
     } else {
         result = text(thread) + " " + (told ? no_fence_after : "has not waited for the mbarrier of its commit");
     }
-    if (same_thread) return result + "; of a thread's products only those of the same D and shape follow each other";
-    if (issuer.cta == thread.cta && issuer.warp() == thread.warp())
-        return result + " (both by threads of one warp: is the instruction meant for one of them?)";
+    if (before.agent == access.agent)
+        result += "; of a thread's products only those of the same D and shape follow each other";
+    if (before.name == access.name && &issuer != &thread && issuer.cta == thread.cta && issuer.warp() == thread.warp())
+        result += "; both are of one warp, of which one thread executes the instruction for all";
     return result;
 }
 
@@ -218,8 +219,7 @@ void TensorMemory::check_over(const TensorAccess& access, const TensorStamp& ear
         machine.report(std::string(access.name) + " of " + text(access.cells) + ": " + before.name + " issued by " +
                            text(*before.issuer) + " at " + text(before.site) + " " + does + " column " +
                            std::to_string(column) + " of lanes " + std::to_string(lane) + "-" +
-                           std::to_string(lane + granule_lanes - 1) + ", and " +
-                           missing(earlier, *thread, before.issuer == access.issuer && access.agent == before.agent),
+                           std::to_string(lane + granule_lanes - 1) + ", and " + missing(earlier, access, *thread),
                        access.site);
     }
 }

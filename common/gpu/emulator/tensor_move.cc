@@ -43,7 +43,7 @@ void check_operands(const Meeting& meeting, int warp) {
     if (lane != 0 && lane != own)
         report(" from lane " + std::to_string(lane) + " on: warp " + std::to_string(warp) + " reaches lanes " +
                std::to_string(own) + "-" + std::to_string(own + 31) + ", so the address has lane " +
-               std::to_string(own) + " or 0");
+               std::to_string(own) + (own == 0 ? "" : " or 0"));
 }
 
 /// The load or store to which the lanes have come, in order and noted.

@@ -87,7 +87,8 @@ Cells TensorInstruction::cells_of_a(const TensorProduct& x, Site site) const {
             site);
     if (x.ctas == 2 && m == 128)
         machine.report(
-            "tcgen05.mma of a pair with M = 128 and A in tensor memory: no manual says where its rows lie; A "
+            "tcgen05.mma of a pair with M = 128 and A in tensor memory: its rows would have to be there twice, says "
+            "CUTLASS alone; A "
             "comes from shared memory, or M is 256",
             site);
     if (lane_of(x.a) != lane_of(x.d))

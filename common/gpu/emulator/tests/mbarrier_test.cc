@@ -405,7 +405,7 @@ TEST(Mbarrier, TheEndOfACtaTiny) {
     expect_reports("the CTA ends while", 1, nobody_waits, source.rows());
     ScopedOptions early(Schedule::async_earliest);
     EXPECT_THAT(report_of(1, 1, sizeof(Shared), nobody_waits, source.rows()),
-                HasSubstr("has counted copies in phase 0 that nobody has waited for"));
+                HasSubstr("has counted copies or commits in phase 0 that nobody has waited for"));
     ScopedOptions late(Schedule::async_latest);
     EXPECT_THAT(report_of(1, 1, sizeof(Shared), nobody_waits, source.rows()),
                 HasSubstr("cp.async.bulk issued by thread 0 (warp 0, lane 0) at"));

@@ -235,16 +235,17 @@ TEST(Tcgen05Rules, EachMistakeIsReportedTiny) {
            {"may still be reading there: no wait for the mbarrier of a tcgen05.commit that covers it lies between",
             "thread 7 (warp 0, lane 7) wrote there"});
     expect(Mistake::no_proxy_fence, {"no fence.proxy.async of that thread lies between"});
-    expect(Mistake::no_wait_for_S_read,
-           {"tcgen05.commit: an arrival for phase 1", "wait::ld", no_barrier, not_waited_for});
+    // S is complete twice, and nobody has waited for the first.
+    const char *const twice = "but nobody has waited for phase", *const two_off = "two phases off, parities repeat";
+    expect(Mistake::no_wait_for_S_read, {twice, two_off, "wait::ld", no_barrier, not_waited_for});
     expect(Mistake::no_fence_after_S_read, {no_after});
     expect(Mistake::no_wait_for_P, {not_written, "wait::st", no_barrier});
     expect(Mistake::no_fence_after_P, {no_after});
     expect(Mistake::no_commit_of_S, {"deadlock: no thread can go on"});
     expect(Mistake::arrives_instead_of_commit, {"no tcgen05.commit has followed it"});
     expect(Mistake::another_lane_commits, {"tcgen05.commit: this thread has ordered no product and no copy before it"});
-    expect(Mistake::whole_warp_issues, {"(both by threads of one warp: is the instruction meant for one of them?)"});
-    expect(Mistake::commits_twice, {"but nobody has waited for phase", "two phases off", "one arrival too many"});
+    expect(Mistake::whole_warp_issues, {"both are of one warp, of which one thread executes the instruction for all"});
+    expect(Mistake::commits_twice, {twice, two_off, not_waited_for, "is on its way to its shared memory"});
     expect(Mistake::no_commit_of_O, {"deadlock: no thread can go on", "no tcgen05.commit has followed"});
     expect(Mistake::exits_without_commit,
            {"the thread exits with 4 products or copies in tensor memory that no tcgen05.commit has followed"});
