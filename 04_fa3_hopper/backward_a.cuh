@@ -12,8 +12,9 @@
 // repeats bit for bit). The order of elements within a tile is that of the registers; only `finish`, which scales and
 // rounds, needs to know it.
 //
-// Three kernels as in 03: `prepare` (L in base 2, D, zeros for the sums), `backward`, `finish`. Hidden rows of K, V, Q
-// and dO become zeros on the way in, as V's do in the forward 04b.
+// Three kernels as in 03: `prepare` (L in base 2, D, zeros for the sums), `backward`, `finish`; what the first and the
+// last do for a tile is in backward_tiles.h. Hidden rows of K, V, Q and dO become zeros on the way in, as V's do in the
+// forward 04b.
 //
 // On chip, d = 128 (64): K, V 64 KiB (32); Q, dO 2 x 32 KiB (2 x 32); dS 2 x 16 (2 x 32); dQ 32 (32). Registers: dK, dV
 // d; S, dP Br; dQ 32. A tile: 10 Br Bc d FLOPs; Q, dO 4 Br d bytes read, dQ 4 Br d added.
@@ -26,6 +27,7 @@
 // 7. dK, dV
 #pragma once
 
+#include "04_fa3_hopper/backward_tiles.h"
 #include "common/attention/kernel_problem.h"
 #include "common/gpu/gpu.h"
 
@@ -38,7 +40,6 @@ constexpr int consumers = 2, slots = 2;
 constexpr int threads = warpgroup_size * (1 + consumers);
 constexpr int Bc = 64 * consumers;
 constexpr int Br(int d) { return d == 64 ? 128 : 64; }
-constexpr int threads_of_tile = 128;  // of prepare and finish
 
 template <class T, int d>
 struct Shared {
@@ -58,60 +59,15 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its
-/// own.
-__device__ inline int first_tile(const KernelProblem& problem, int b, int Br) {
-    return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
-}
-
-/// The tile of Br queries that a CTA of `prepare` or `finish` works on; of packed sequences some have i0 >= Nq.
-struct QueryTile {
-    int b, h, i0;
-    __device__ QueryTile(const KernelProblem& problem, int Br) {
-        const int tiles = ceil_div(problem.Nq, Br), head = blockIdx.x / tiles;
-        b = head / problem.Hq, h = head % problem.Hq, i0 = blockIdx.x % tiles * Br;
-    }
-};
-
-/// One CTA a query tile: L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key,
-/// and beyond the last one, L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile,
-/// query); dQ_sum: (scratch tile, element).
+/// One CTA a query tile: what `backward` reads of it, and zeros for what it adds to.
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
             Tensor<float> D, Tensor<float> dQ_sum) {
-    constexpr int Br = a_backward::Br(d);
-    const QueryTile tile(problem, Br);
+    const QueryTile tile(problem, Br(d));
     const Sequence sequence = problem.sequence(tile.b);
     if (tile.i0 >= sequence.Nq) return;
-
-    const auto O_gmem = sequence.queries(O, tile.h);
-    const auto dO_gmem = sequence.queries(dO, tile.h);
-    const auto L_gmem = sequence.queries(L, tile.h);
-    const Range seeing = problem.mask(sequence).seeing_queries();
-    const auto scratch = first_tile(problem, tile.b, Br) + tile.i0 / Br;
-    const auto L_log2_gmem = L_log2.matrix(0, tile.h, scratch, 1);
-    const auto D_gmem = D.matrix(0, tile.h, scratch, 1);
-
-    const int t = lane_id() % 8;  // eight threads a query, 8 elements at a time
-    for (int row = threadIdx.x / 8; row < Br; row += threads_of_tile / 8) {
-        const int i = tile.i0 + row;
-        const bool sees_a_key = seeing.contains(i);
-        float sum = 0;
-        for (int c = 8 * t; sees_a_key && c < d; c += 64) {
-            const Vector<T, 8> o = O_gmem.load8(i, c), g = dO_gmem.load8(i, c);
-            for (int e = 0; e < 8; ++e) sum += to_float(o[e]) * to_float(g[e]);
-        }
-        sum += shfl_sync_bfly(sum, 1);
-        sum += shfl_sync_bfly(sum, 2);
-        sum += shfl_sync_bfly(sum, 4);
-        if (t == 0) {
-            L_log2_gmem(0, row) = sees_a_key ? L_gmem(i) * log2_e : 0.0f;
-            D_gmem(0, row) = sum;
-        }
-    }
-    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
-    for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads_of_tile) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
+    prepare_tile<T, d, Br(d)>(problem, sequence, tile, O, dO, L, L_log2, D, dQ_sum);
 }
 
 template <class T, int d>
@@ -343,32 +299,13 @@ __global__ void __launch_bounds__(threads, 1)
     }
 }
 
-/// One CTA a query tile: dQ from its sums. A thread has eight columns of the queries row and row + 8, which four lanes
-/// of `backward` added up.
+/// One CTA a query tile: dQ from its sums.
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {
-    constexpr int Br = a_backward::Br(d), elements = Br * d / consumers, columns = Br == 128 ? d : d / 2;
-    const QueryTile tile(problem, Br);
+    const QueryTile tile(problem, Br(d));
     const Sequence sequence = problem.sequence(tile.b);
-    if (tile.i0 >= sequence.Nq) return;
-    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, first_tile(problem, tile.b, Br) + tile.i0 / Br, 1);
-    const auto dQ_gmem = sequence.queries(dQ, tile.h);
-    for (int e = threadIdx.x; e < Br * d / 16; e += threads_of_tile) {
-        const int part = e / (elements / 16), block = e % (elements / 16);
-        const int n = block / 32, warp = block / 8 % 4, g = block % 8;
-        Vector<T, 8> upper, lower;
-        for (int t = 0; t < 4; ++t) {
-            const Vector<float, 4> x =
-                dQ_sum_gmem.load4(0, part * elements + n * 4 * warpgroup_size + 4 * (32 * warp + 4 * g + t));
-            upper[2 * t] = cvt_rn<T>(problem.scale * x[0]), upper[2 * t + 1] = cvt_rn<T>(problem.scale * x[1]);
-            lower[2 * t] = cvt_rn<T>(problem.scale * x[2]), lower[2 * t + 1] = cvt_rn<T>(problem.scale * x[3]);
-        }
-        const int row = tile.i0 + (Br == 128 ? 64 * part : 0) + 16 * warp + g;
-        const int column = (Br == 128 ? 0 : columns * part) + 8 * n;
-        if (row < sequence.Nq) dQ_gmem.store(row, column, upper);
-        if (row + 8 < sequence.Nq) dQ_gmem.store(row + 8, column, lower);
-    }
+    if (tile.i0 < sequence.Nq) finish_tile<T, d, Br(d)>(problem, sequence, tile, dQ_sum, dQ);
 }
 
 }  // namespace stage04::a_backward

@@ -56,12 +56,12 @@ void launch_a(const Problem& problem, Operands& operands) {
         const gpu::LaunchShape backward = {"stage04::a_backward::backward", x.key_tiles, a::threads,
                                            sizeof(a::Shared<T, d>)};
         gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage04::a_backward::prepare", x.query_tiles, a::threads_of_tile, 0}, a::prepare<T, d>,
+        gpu::launch({"stage04::a_backward::prepare", x.query_tiles, threads_of_tile, 0}, a::prepare<T, d>,
                     x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
                     x.L_log2, x.D, x.dQ_sum);
         gpu::launch(backward, a::backward<T, d>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
                     gpu::read_only(x.D), x.dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage04::a_backward::finish", x.query_tiles, a::threads_of_tile, 0}, a::finish<T, d>,
+        gpu::launch({"stage04::a_backward::finish", x.query_tiles, threads_of_tile, 0}, a::finish<T, d>,
                     x.kernel_problem, gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
     });
 }
@@ -75,12 +75,12 @@ void launch_b(const Problem& problem, Operands& operands) {
         const std::int64_t head = scratch_tiles(problem, b::Br(d)) * b::consumers;
         const auto turns = operands.workspaces[3].tensor<int>(0, head, b::consumers, b::consumers);
         gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage04::b_backward::prepare", x.query_tiles, b::threads_of_tile, 0}, b::prepare<T, d>,
+        gpu::launch({"stage04::b_backward::prepare", x.query_tiles, threads_of_tile, 0}, b::prepare<T, d>,
                     x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
                     x.L_log2, x.D, x.dQ_sum, turns);
         gpu::launch(backward, b::backward<T, d>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
                     gpu::read_only(x.D), x.dQ_sum, turns, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage04::b_backward::finish", x.query_tiles, b::threads_of_tile, 0}, b::finish<T, d>,
+        gpu::launch({"stage04::b_backward::finish", x.query_tiles, threads_of_tile, 0}, b::finish<T, d>,
                     x.kernel_problem, gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
     });
 }

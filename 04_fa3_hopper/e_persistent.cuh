@@ -1,27 +1,22 @@
-// 04e  persistent: 04d in CTAs that take tile after tile, three consumers at d = 64, and O leaving by tensor copies. A
-// restart: loops around both roles.
+// 04e  persistent: 04d in CTAs that take query tile after query tile.
 //
-// One CTA for each multiprocessor takes query tile after query tile; Tiles says in what order. The producer runs ahead:
-// rings and parities go on counting over tiles, the next tile's K is on its way while this one ends. Q is loaded anew
-// when all consumers have left it (Q_full, Q_empty).
+// One CTA for each multiprocessor; Tiles (tiles.h) says which tiles it takes, and in what order. Both roles loop over
+// them, and the producer runs ahead: rings and parities go on counting over tiles, and the next tile's K is on its way
+// while this one ends. Q is loaded anew when both consumers have left it (Q_full, Q_empty).
 //
-// At d = 64 three consumers and Br = 192: S of 128 keys and O take 64 + 32 registers there, and K and V are read for
-// more queries.
+// K runs one tile ahead of V, as the consumers want them. Of V only rows that lie in the tensor are mended: beyond it
+// there are zeros already.
 //
-// O goes through shared memory of its own and leaves by one tensor copy for each warpgroup while the next tile begins;
-// at d = 256 there is room only in Q's memory. A store knows the end of the tensor, not of a packed sequence: there the
-// last rows go by ordinary stores.
-//
-// On chip, d = 128 (64): Q, O 32 KiB each (24); K, V 2 x 32 KiB each (2 x 16); in all 192 KiB (112).
+// On chip as in 04d.
 //
 //   producer, for each query tile:  1. K of the last key tile   2. Q   3. K one tile ahead of V
-//   consumer, for each query tile:  4. tiles that its own 64 queries do not see: pass the turn on
-//             5. turn: S of the last key tile; softmax
-//             for each key tile before it:   6. turn: S of this one, O += W V of the tile walked before; softmax; W, O = alpha O
-//             7. turn: O += W V of the last tile walked   8. as 4
-//             9. O = O / l, L = c m + log l; store
+//   consumer, for each query tile:  4. turn: S of the last key tile; softmax
+//             for each key tile before it:   5. turn: S of this one, O += W V of the tile walked before; softmax; W, O = alpha O
+//             6. turn: O += W V of the last tile walked
+//             7. O = O / l, L = c m + log l
 #pragma once
 
+#include "04_fa3_hopper/tiles.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
 #include "common/gpu/gpu.h"
@@ -31,18 +26,15 @@ namespace stage04::e {
 using namespace attention;
 using namespace gpu;
 
-constexpr int slots = 2;
+constexpr int consumers = 2, slots = 2;
+constexpr int threads = warpgroup_size * (1 + consumers);
 constexpr int threads_of_turn = 2 * warpgroup_size;
-
-/// Consumer warpgroups, of 64 queries each, and keys of a tile.
-constexpr int consumers(int d) { return d == 64 ? 3 : 2; }
-constexpr int Br(int d) { return 64 * consumers(d); }
+constexpr int Br = 64 * consumers;
 constexpr int Bc(int d) { return d <= 128 ? 128 : 80; }
-constexpr int threads(int d) { return warpgroup_size * (1 + consumers(d)); }
 
 template <class T, int d>
 struct Shared {
-    PanelTile<T, 64, d> Q[consumers(d)], O[d < 256 ? consumers(d) : 0];  // d = 256: O takes the memory of Q
+    PanelTile<T, 64, d> Q[consumers];
     PanelTile<T, Bc(d), d> K[slots], V[slots];
     SharedArray<Mbarrier, 1> Q_full, Q_empty, V_landed;
     SharedArray<Mbarrier, slots> K_full, K_empty, V_full, V_empty;
@@ -54,33 +46,12 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// The query tiles of a launch in the order in which CTAs take them: longest_first, as a causal mask wants it, the last
-/// rows of all heads come first, and CTAs go there and back, so that their sums of lengths are even; otherwise head by
-/// head, so that CTAs that run at the same time read the same keys.
-struct Tiles {
-    int query_tiles, heads;
-    bool longest_first;
-    struct Tile {
-        int head, i0;
-    };
-    __device__ std::int64_t number(int round) const {
-        const int cta = round % 2 == 0 || !longest_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-        return std::int64_t(round) * gridDim.x + cta;
-    }
-    __device__ bool has(std::int64_t number) const { return number < std::int64_t(query_tiles) * heads; }
-    __device__ Tile tile(std::int64_t number, int Br) const {
-        const int n = int(number);
-        if (longest_first) return {n % heads, (query_tiles - 1 - n / heads) * Br};
-        return {n / query_tiles, n % query_tiles * Br};
-    }
-};
-
 template <class T, int d>
-__global__ void __launch_bounds__(threads(d), 1)
+__global__ void __launch_bounds__(threads, 1)
     forward(KernelProblem problem, Tiles tiles, const __grid_constant__ TensorMap Q_map,
-            const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map,
-            const __grid_constant__ TensorMap O_map, Tensor<T> O, Tensor<float> L) {
-    constexpr int consumers = e::consumers(d), Br = e::Br(d), Bc = e::Bc(d);
+            const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map, Tensor<T> O,
+            Tensor<float> L) {
+    constexpr int Bc = e::Bc(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
     if (threadIdx.x == 0) {
@@ -99,7 +70,7 @@ __global__ void __launch_bounds__(threads(d), 1)
 
     if (warpgroup_id() == 0) {
         // ---- producer: one warp ----
-        setmaxnreg_dec<consumers == 2 ? 24 : 32>();
+        setmaxnreg_dec<24>();
         if (warp_id() != 0) return;
         int tile_count = 0, n = 0, landed_count = 0;
         for (int round = 0; tiles.has(tiles.number(round)); ++round) {
@@ -109,6 +80,7 @@ __global__ void __launch_bounds__(threads(d), 1)
             if (i0 >= sequence.Nq) continue;
             const Mask mask = problem.mask(sequence);
             const Range kv_tiles = mask.key_tiles(i0, Br, Bc), seen = mask.seen_keys();
+            if (kv_tiles.empty()) continue;
 
             // 1. to 3.
             const auto load_K = [&](int kv_tile, int n) {
@@ -146,7 +118,7 @@ __global__ void __launch_bounds__(threads(d), 1)
                 }
             };
 
-            if (!kv_tiles.empty()) load_K(kv_tiles.end - 1, n);
+            load_K(kv_tiles.end - 1, n);
             mbarrier_wait_parity(smem.Q_empty.address(0), tile_count++ % 2 ^ 1);
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(smem.Q_full.address(0), sizeof(smem.Q));
@@ -163,14 +135,14 @@ __global__ void __launch_bounds__(threads(d), 1)
         return;
     }
 
-    // ---- consumers ----
-    setmaxnreg_inc<consumers == 2 ? 240 : 160>();
+    // ---- consumers: two warpgroups of 64 queries each ----
+    setmaxnreg_inc<240>();
     const int own = warpgroup_id() - 1, thread = threadIdx.x % warpgroup_size;
     const int lane = lane_id(), g = lane / 4, t = lane % 4, warp_row = thread / warp_size * 16;
-    const int own_turn = 1 + own, next_turn = 1 + (own + 1) % consumers, own_barrier = 1 + consumers + own;
+    const int own_turn = 1 + own, other_turn = 2 - own;
     // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
     const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
-    if (own == consumers - 1) barrier_arrive(1, threads_of_turn);  // the first turn
+    if (own == 1) barrier_arrive(other_turn, threads_of_turn);  // the first turn
 
     int tile_count = 0, n = 0;  // query tiles and key tiles so far
     for (int round = 0; tiles.has(tiles.number(round)); ++round) {
@@ -179,9 +151,7 @@ __global__ void __launch_bounds__(threads(d), 1)
         const Sequence sequence = problem.sequence(head / problem.Hq);
         if (i0 >= sequence.Nq) continue;
         const Mask mask = problem.mask(sequence);
-        const Range kv_tiles = mask.key_tiles(i0, Br, Bc);
-        const Range own_tiles = mask.key_tiles(i0 + 64 * own, 64, Bc),
-                    full_tiles = mask.full_key_tiles(i0 + 64 * own, 64, Bc);
+        const Range kv_tiles = mask.key_tiles(i0, Br, Bc), full_tiles = mask.full_key_tiles(i0, Br, Bc);
         const int row = i0 + 64 * own + warp_row + g;  // and row + 8
 
         float O_rmem[d / 2], S[Bc / 2], m[2] = {-infinity, -infinity}, l[2] = {}, alpha[2];
@@ -257,45 +227,30 @@ __global__ void __launch_bounds__(threads(d), 1)
             wgmma_commit_group();
         };
 
-        mbarrier_wait_parity(smem.Q_full.address(0), tile_count++ % 2);
-        int kv_tile = kv_tiles.end - 1;
-        // 4. and 8. Tiles that others of the CTA see: released at once, and the turn passed on.
-        const auto pass_over = [&](int down_to) {
-            for (; kv_tile >= down_to; --kv_tile, ++n) {
-                const Place place(n);
-                // K need not be waited for: who sees the tile does so before it passes the turn on.
-                mbarrier_wait_parity(smem.V_full.address(place.slot), place.parity);
-                barrier_sync(own_turn, threads_of_turn);  // here all 128 threads have seen that the tile was there
-                if (thread == 0) {
-                    mbarrier_arrive(smem.K_empty.address(place.slot));
-                    mbarrier_arrive(smem.V_empty.address(place.slot));
-                }
-                barrier_arrive(next_turn, threads_of_turn);
-            }
-        };
-        pass_over(own_tiles.empty() ? kv_tiles.begin : own_tiles.end);
-        if (!own_tiles.empty()) {
-            // 5.
+        if (!kv_tiles.empty()) {
+            // 4.
             const Place first(n);
+            mbarrier_wait_parity(smem.Q_full.address(0), tile_count++ % 2);
             mbarrier_wait_parity(smem.K_full.address(first.slot), first.parity);
             barrier_sync(own_turn, threads_of_turn);
             issue_S(first);
-            barrier_arrive(next_turn, threads_of_turn);
+            barrier_arrive(other_turn, threads_of_turn);
             wgmma_wait_group<0>(S);
             if (thread == 0) mbarrier_arrive(smem.K_empty.address(first.slot));
-            softmax.template operator()<Tile::mixed>(kv_tile);
+            softmax.template operator()<Tile::mixed>(kv_tiles.end - 1);
             pack_W();
-            ++n, --kv_tile;
+            ++n;
 
+            int kv_tile = kv_tiles.end - 2;
             const auto step = [&]<Tile kind>(int kv_tile) {
-                // 6.
+                // 5.
                 const Place before(n - 1), place(n);
                 mbarrier_wait_parity(smem.K_full.address(place.slot), place.parity);
                 barrier_sync(own_turn, threads_of_turn);
                 issue_S(place);
                 mbarrier_wait_parity(smem.V_full.address(before.slot), before.parity);
                 issue_O(before);
-                barrier_arrive(next_turn, threads_of_turn);
+                barrier_arrive(other_turn, threads_of_turn);
                 wgmma_wait_group<1>(S);
                 if (thread == 0) mbarrier_arrive(smem.K_empty.address(place.slot));
                 softmax.template operator()<kind>(kv_tile);
@@ -306,74 +261,40 @@ __global__ void __launch_bounds__(threads(d), 1)
                 for (int i = 0; i < d / 2; ++i) O_rmem[i] *= alpha[i / 2 % 2];
                 ++n;
             };
-            while (kv_tile >= own_tiles.begin) {
-                for (; kv_tile >= own_tiles.begin && !full_tiles.contains(kv_tile); --kv_tile)
+            while (kv_tile >= kv_tiles.begin) {
+                for (; kv_tile >= kv_tiles.begin && !full_tiles.contains(kv_tile); --kv_tile)
                     step.template operator()<Tile::mixed>(kv_tile);
                 for (; full_tiles.contains(kv_tile); --kv_tile) step.template operator()<Tile::full>(kv_tile);
             }
 
-            // 7.
+            // 6. S of all key tiles is there: nobody needs Q any more.
             const Place last(n - 1);
+            if (thread == 0) mbarrier_arrive(smem.Q_empty.address(0));
             mbarrier_wait_parity(smem.V_full.address(last.slot), last.parity);
             barrier_sync(own_turn, threads_of_turn);
             issue_O(last);
-            barrier_arrive(next_turn, threads_of_turn);
+            barrier_arrive(other_turn, threads_of_turn);
             wgmma_wait_group<0>(O_rmem, W);
             if (thread == 0) mbarrier_arrive(smem.V_empty.address(last.slot));
-        } else if (!kv_tiles.empty()) {  // as many turns as the others
-            barrier_sync(own_turn, threads_of_turn);
-            barrier_arrive(next_turn, threads_of_turn);
         }
-        pass_over(kv_tiles.begin);
 
-        // 9. O = O / l through shared memory: the store of the tile before has been read, and nobody needs Q any more.
-        constexpr bool own_memory = d < 256;
-        auto& O_smem = own_memory ? smem.O[own] : smem.Q[own];
-        if (own_memory) {
-            if (thread == 0) cp_async_bulk_wait_group_read<0>();
-            barrier_sync(own_barrier, warpgroup_size);
-            if (thread == 0) mbarrier_arrive(smem.Q_empty.address(0));  // all 128 threads have seen that Q was there
-        }
-#pragma unroll
+        // 7. A query that saw no key has l = 0: O = 0.
+        const auto O_gmem = sequence.queries(O, h);
+        const auto L_gmem = sequence.queries(L, h);
         for (int half = 0; half < 2; ++half) {
             l[half] += shfl_sync_bfly(l[half], 1);
             l[half] += shfl_sync_bfly(l[half], 2);
-            if (t == 0 && row + 8 * half < sequence.Nq)
-                sequence.queries(L, h)(row + 8 * half) = log_sum_exp(c * m[half], l[half]);
-        }
-        const float factor[2] = {inverse_sum(l[0]), inverse_sum(l[1])};
+            const int i = row + 8 * half;
+            if (i >= sequence.Nq) continue;
+            const float factor = inverse_sum(l[half]);
 #pragma unroll
-        for (int k = 0; k < d / 16; ++k) {
-            std::uint32_t packed[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-                packed[j] =
-                    cvt_rn_x2<T>(factor[j % 2] * O_rmem[8 * k + 2 * j], factor[j % 2] * O_rmem[8 * k + 2 * j + 1]);
-            stmatrix_x4(O_smem.address(warp_row + lane % 16, 16 * k + lane / 16 * 8), packed);
-        }
-        fence_proxy_async();
-        barrier_sync(own_barrier, warpgroup_size);
-        const int first_row = i0 + 64 * own;
-        if (problem.cu_q == nullptr || first_row + 64 <= sequence.Nq) {
-            if (thread == 0) {
-                cp_async_bulk_tensor_5d_store(O_map, 0, int(sequence.first_query) + first_row, 0, h, sequence.batch,
-                                              O_smem.address());
-                cp_async_bulk_commit_group();
+            for (int n = 0; n < d / 8; ++n) {
+                const float* o = &O_rmem[4 * n + 2 * half];
+                O_gmem.store(i, 8 * n + 2 * t, cvt_rn<T>(Vector<float, 2>{factor * o[0], factor * o[1]}));
             }
-        } else {  // a tensor knows its end, but not where one sequence ends and the next begins
-            const auto O_gmem = sequence.queries(O, h);
-            for (int i = thread; i < 64 * d / 8; i += warpgroup_size) {
-                const int r = i / (d / 8), column = i % (d / 8) * 8;
-                if (first_row + r < sequence.Nq) O_gmem.store(first_row + r, column, O_smem.load8(r, column));
-            }
-        }
-        if (!own_memory) {
-            if (thread == 0) cp_async_bulk_wait_group_read<0>();
-            barrier_sync(own_barrier, warpgroup_size);
-            if (thread == 0) mbarrier_arrive(smem.Q_empty.address(0));
+            if (t == 0) L_gmem(i) = log_sum_exp(c * m[half], l[half]);
         }
     }
-    if (thread == 0) cp_async_bulk_wait_group_read<0>();
     if (own == 0) barrier_sync(own_turn, threads_of_turn);  // the turn that is left over
 }
 

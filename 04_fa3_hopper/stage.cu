@@ -5,6 +5,8 @@
 #include "04_fa3_hopper/c_ping_pong.cuh"
 #include "04_fa3_hopper/d_overlap.cuh"
 #include "04_fa3_hopper/e_persistent.cuh"
+#include "04_fa3_hopper/f_tma_store.cuh"
+#include "04_fa3_hopper/g_own_tiles.cuh"
 #include "04_fa3_hopper/operands.h"
 
 namespace stage04 {
@@ -59,16 +61,41 @@ int multiprocessors() {
     return count;
 }
 
+/// Launches 04e, 04f or 04g. shape.ctas: of all query tiles; no more are launched than there are multiprocessors. O_map:
+/// of the rungs that store O by tensor copies.
+template <class T, class Kernel, class... O_map>
+void launch_persistent(gpu::LaunchShape shape, Kernel kernel, const Problem& problem, Operands& operands, int Br,
+                       int Bc, const O_map&... map) {
+    const Maps maps{problem};
+    const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
+    const Tiles tiles = {attention::ceil_div(problem.Nq, Br), problem.B * problem.Hq, masked};
+    shape.ctas = std::min<std::int64_t>(shape.ctas, multiprocessors());
+    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
+                maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), map..., operands.O.as<T>(),
+                operands.L.as<float>());
+}
+
 void launch_e(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
-        const Maps maps{problem};
-        const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-        const e::Tiles tiles = {attention::ceil_div(problem.Nq, e::Br(d)), problem.B * problem.Hq, masked};
-        const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, e::Br(d)), multiprocessors());
-        gpu::launch({"stage04::e::forward", ctas, e::threads(d), sizeof(e::Shared<T, d>)}, e::forward<T, d>,
-                    ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
-                    maps.keys<T>("K", operands.K, e::Bc(d)), maps.keys<T>("V", operands.V, e::Bc(d)),
-                    maps.queries<T>("O", operands.O, 64), operands.O.as<T>(), operands.L.as<float>());
+        launch_persistent<T>(
+            {"stage04::e::forward", query_tile_ctas(problem, e::Br), e::threads, sizeof(e::Shared<T, d>)},
+            e::forward<T, d>, problem, operands, e::Br, e::Bc(d));
+    });
+}
+
+void launch_f(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch_persistent<T>(
+            {"stage04::f::forward", query_tile_ctas(problem, f::Br), f::threads, sizeof(f::Shared<T, d>)},
+            f::forward<T, d>, problem, operands, f::Br, f::Bc(d), Maps{problem}.queries<T>("O", operands.O, 64));
+    });
+}
+
+void launch_g(const Problem& problem, Operands& operands) {
+    with_type_and_d(problem, [&]<class T, int d>() {
+        launch_persistent<T>(
+            {"stage04::g::forward", query_tile_ctas(problem, g::Br(d)), g::threads(d), sizeof(g::Shared<T, d>)},
+            g::forward<T, d>, problem, operands, g::Br(d), g::Bc(d), Maps{problem}.queries<T>("O", operands.O, 64));
     });
 }
 
@@ -78,7 +105,7 @@ struct TileSize {
 };
 TileSize size_a(const Problem& problem) { return {a::Br, a::Bc(problem.d)}; }
 TileSize size_b(const Problem& problem) { return {b::Br, b::Bc(problem.d)}; }
-TileSize size_e(const Problem& problem) { return {e::Br(problem.d), e::Bc(problem.d)}; }
+TileSize size_g(const Problem& problem) { return {g::Br(problem.d), g::Bc(problem.d)}; }
 
 /// all_Q: of tiles that see no key too. Copies of packed operands bring rows of the next sequence along, which has no
 /// simple form.
@@ -98,8 +125,8 @@ std::vector<Traffic> traffic(const Problem& problem, TileSize size, bool all_Q =
 double exponentials(const Problem& problem, TileSize size) {
     return double(problem.Hq) * ladder::count_tiles(problem, size.Br, size.Bc).tiles * size.Br * (size.Bc + 4);
 }
-/// A consumer of 04e passes over tiles that its 64 queries do not see.
-TileSize work_e(const Problem& problem) { return {64, e::Bc(problem.d)}; }
+/// A consumer of 04g passes over tiles that its 64 queries do not see.
+TileSize work_g(const Problem& problem) { return {64, g::Bc(problem.d)}; }
 
 std::vector<ladder::Workspace> no_workspaces(const Problem&) { return {}; }
 
@@ -127,7 +154,9 @@ void register_stage(ladder::Registry& registry) {
     add("b", "specialised", launch_b, size_b, size_b, false);
     add("c", "ping_pong", launch_c, size_b, size_b, false);
     add("d", "overlap", launch_d, size_b, size_b, false);
-    add("e", "persistent", launch_e, size_e, work_e, true);
+    add("e", "persistent", launch_e, size_b, size_b, false);
+    add("f", "tma_store", launch_f, size_b, size_b, true);
+    add("g", "own_tiles", launch_g, size_g, work_g, true);
     register_backward(registry);
 }
 

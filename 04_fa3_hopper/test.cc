@@ -21,8 +21,8 @@ RUNG_TESTS(Stage04Rungs, register_stage);
 
 TEST(Stage04, HasItsRungs) {
     EXPECT_EQ(verify::rung_names(register_stage),
-              (std::vector<std::string>{"a forward", "b forward", "c forward", "d forward", "e forward", "a backward",
-                                        "b backward"}));
+              (std::vector<std::string>{"a forward", "b forward", "c forward", "d forward", "e forward", "f forward",
+                                        "g forward", "a backward", "b backward"}));
 }
 
 // What a forward computes on the way stays on chip; the backward keeps L, D and the sums of dQ in whole tiles.
@@ -55,7 +55,7 @@ TEST(Stage04, RefusesOtherHeadDimensionsByName) {
     }
 }
 
-// d = 256 has tiles of 80 keys, and in 04e O takes the memory of Q.
+// d = 256 has tiles of 80 keys, and in 04f and 04g O takes the memory of Q.
 TEST(Stage04, HeadDimension256) {
     ladder::Registry registry;
     register_stage(registry);
@@ -73,17 +73,20 @@ TEST(Stage04, HeadDimension256) {
     }
 }
 
-// 04e: more tiles than CTAs, of different lengths, so that a CTA takes several and the rings go round between them.
+// 04e, f, g: more tiles than CTAs, of different lengths, so that a CTA takes several and the rings go round between
+// them.
 TEST(Stage04, PersistentCtasTakeManyTiles) {
-    const ladder::Rung rung = verify::find_rung(register_stage, "e", ladder::Pass::forward);
-    for (int d : {64, 128}) {
-        for (bool causal : {false, true}) {
-            Problem problem = verify::small_problem(70, 190, d, DataType::bf16);
-            problem.B = 20;
-            problem.Hq = problem.Hkv = 8;
-            problem.scale = attention::default_scale(d);
-            if (causal) problem = verify::causal(problem);
-            EXPECT_EQ(verify::failure(rung, problem), "");
+    for (const char* letter : {"e", "f", "g"}) {
+        const ladder::Rung rung = verify::find_rung(register_stage, letter, ladder::Pass::forward);
+        for (int d : {64, 128}) {
+            for (bool causal : {false, true}) {
+                Problem problem = verify::small_problem(70, 190, d, DataType::bf16);
+                problem.B = 20;
+                problem.Hq = problem.Hkv = 8;
+                problem.scale = attention::default_scale(d);
+                if (causal) problem = verify::causal(problem);
+                EXPECT_EQ(verify::failure(rung, problem), "") << rung.title();
+            }
         }
     }
 }

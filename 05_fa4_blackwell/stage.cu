@@ -213,7 +213,6 @@ void register_stage(ladder::Registry& registry) {
                   .workspaces = backward_workspaces,
                   .launch = launch_backward,
                   .exponentials = backward_exponentials,
-                  .polynomials = [](const Problem&) { return 0.0; },
                   .traffic = backward_traffic});
 }
 

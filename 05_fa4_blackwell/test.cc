@@ -124,9 +124,10 @@ TEST(Stage05, WLeavesSharedMemoryInB) {
         problem.scale = attention::default_scale(d);
         const gpu::Counters a = count("a", problem), b = count("b", problem);
         const std::uint64_t tiles = 2 * 3, W = 2 * 128 * 128, Q = 2 * 128 * d, KV = 2 * 128 * d, O = 2 * 128 * d;
-        // Products read Q and K, and W and V, of each tile; in 05b O goes through shared memory, and factors of O do.
-        EXPECT_EQ(a.shared_read, tiles * (Q + 2 * KV + W) + 0);
-        EXPECT_EQ(b.shared_read, tiles * (Q + 2 * KV) + 2 * O + tiles * 128 * 4);
+        // Products read Q and K, and W and V, of each tile, and each thread where tensor memory begins; in 05b O and its
+        // factors go through shared memory.
+        EXPECT_EQ(a.shared_read, tiles * (Q + 2 * KV + W) + 2 * 128 * 4);
+        EXPECT_EQ(b.shared_read, tiles * (Q + 2 * KV) + 512 * 4 + 2 * O + tiles * 128 * 4);
         // Both fetch S and write W, of which products in tensor memory read the latter; 05a writes it elsewhere.
         EXPECT_EQ(b.tensor_memory_written - a.tensor_memory_written, tiles * W);
         EXPECT_EQ(b.tensor_memory_read - a.tensor_memory_read, tiles * W);

@@ -160,9 +160,12 @@ void validate_pages(const Problem& problem) {
     }
 }
 
-std::string lengths(const std::vector<int>& cu) {
+std::string lengths(const Problem& problem) {
     std::string text;
-    for (std::size_t b = 0; b + 1 < cu.size(); ++b) text += (b ? "," : "") + std::to_string(cu[b + 1] - cu[b]);
+    for (int b = 0; b < problem.B; ++b) {
+        text += (b ? "," : "") + std::to_string(problem.queries(b));
+        if (problem.cu_k != problem.cu_q) text += ':' + std::to_string(problem.keys(b));
+    }
     return text;
 }
 
@@ -274,10 +277,7 @@ std::string describe(const Problem& problem) {
     if (problem.softcap > 0.0f) text << " softcap=" << problem.softcap;
     if (problem.alibi) text << " alibi";
     if (problem.dropout > 0.0f) text << " dropout=" << problem.dropout;
-    if (problem.packed()) {
-        text << " seqlens=" << lengths(problem.cu_q);
-        if (problem.cu_k != problem.cu_q) text << '/' << lengths(problem.cu_k);
-    }
+    if (problem.packed()) text << " seqlens=" << lengths(problem);
     if (problem.page_size > 0) text << " pages=" << problem.page_size;
     if (problem.splits > 0) text << " splits=" << problem.splits;
     if (problem.deterministic) text << " deterministic";

@@ -102,7 +102,7 @@ void draw_page_table(Problem& problem, std::uint64_t seed);
 
 /// The problem in the words of the command line, e.g. "B=2 Hq=4 Hkv=2 Nq=256 Nk=256 d=64 bf16 causal". Scale, softcap,
 /// ALiBi, dropout, sequence lengths and what concerns decoding follow where they are not the default: "scale=1 softcap=50 alibi
-/// dropout=0.1 seqlens=3,1 pages=16 splits=4 deterministic" (queries/keys if they differ).
+/// dropout=0.1 seqlens=3,1 pages=16 splits=4 deterministic" (queries:keys, as in 3:5,1:0, if they differ).
 std::string describe(const Problem& problem);
 
 /// One operand on the host as floats. Dense: (B, H, N, d), C order. Packed: (total, H, d). d == 1 serves L.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "common/ladder/npy.h"
@@ -47,40 +48,18 @@ void set_shape(Problem& problem, const std::string& given) {
     }
 }
 
-// "5,0,17": sequences of that many queries and as many keys; "5:7,0:3": queries and keys apart.
-void set_lengths(Problem& problem, const std::string& given, bool shape_given) {
-    problem.cu_q = problem.cu_k = {0};
-    int longest_q = 0, longest_k = 0;
-    for (const std::string& part : split(given, ',')) {
-        const std::size_t colon = part.find(':');
-        const std::optional<int> queries = whole_number(part.substr(0, colon));
-        const std::optional<int> keys = colon == std::string::npos ? queries : whole_number(part.substr(colon + 1));
-        if (!queries || !keys || *queries < 0 || *keys < 0) {
-            refuse("--seqlens", given,
-                   "give lengths >= 0 separated by commas, as in 5,0,17, or queries:keys, as in 5:7,0:3.");
-        }
-        for (auto [cu, length] : {std::pair{&problem.cu_q, *queries}, std::pair{&problem.cu_k, *keys}}) {
-            if (length > std::numeric_limits<int>::max() - cu->back()) {
-                refuse("--seqlens", given, "the lengths sum up to more than 2147483647.");
-            }
-            cu->push_back(cu->back() + length);
-        }
-        longest_q = std::max(longest_q, *queries);
-        longest_k = std::max(longest_k, *keys);
-    }
-    const int sequences = static_cast<int>(problem.cu_q.size()) - 1;
-    if (shape_given && (problem.B != sequences || problem.Nq != longest_q || problem.Nk != longest_k)) {
+void pack(Problem& problem, const std::string& given, bool shape_given) {
+    const auto [B, Nq, Nk] = std::tuple(problem.B, problem.Nq, problem.Nk);
+    if (const std::string allowed = set_lengths(problem, given); !allowed.empty()) refuse("--seqlens", given, allowed);
+    if (shape_given && std::tuple(B, Nq, Nk) != std::tuple(problem.B, problem.Nq, problem.Nk)) {
         std::ostringstream fitting;
-        fitting << sequences << ',' << problem.Hq << ',' << problem.Hkv << ',' << longest_q << ',' << longest_k << ','
+        fitting << problem.B << ',' << problem.Hq << ',' << problem.Hkv << ',' << problem.Nq << ',' << problem.Nk << ','
                 << problem.d;
         refuse("--seqlens", given,
-               "these are " + std::to_string(sequences) + " sequences of at most " + std::to_string(longest_q) +
-                   " queries and " + std::to_string(longest_k) +
+               "these are " + std::to_string(problem.B) + " sequences of at most " + std::to_string(problem.Nq) +
+                   " queries and " + std::to_string(problem.Nk) +
                    " keys, and --shape says otherwise; leave it out or give --shape " + fitting.str() + ".");
     }
-    problem.B = sequences;
-    problem.Nq = longest_q;
-    problem.Nk = longest_k;
 }
 
 // An option that would have no effect is refused: whoever gave it expects one.
@@ -163,6 +142,27 @@ bool set_mask(attention::Problem& problem, std::string_view given) {
     problem.window_left = *left;
     problem.window_right = *right;
     return true;
+}
+
+std::string set_lengths(Problem& problem, const std::string& given) {
+    problem.cu_q = problem.cu_k = {0};
+    problem.Nq = problem.Nk = 0;
+    for (const std::string& part : split(given, ',')) {
+        const std::size_t colon = part.find(':');
+        const std::optional<int> queries = whole_number(part.substr(0, colon));
+        const std::optional<int> keys = colon == std::string::npos ? queries : whole_number(part.substr(colon + 1));
+        if (!queries || !keys || *queries < 0 || *keys < 0)
+            return "give lengths >= 0 separated by commas, as in 5,0,17, or queries:keys, as in 5:7,0:3.";
+        for (auto [cu, length] : {std::pair{&problem.cu_q, *queries}, std::pair{&problem.cu_k, *keys}}) {
+            if (length > std::numeric_limits<int>::max() - cu->back())
+                return "the lengths sum up to more than 2147483647.";
+            cu->push_back(cu->back() + length);
+        }
+        problem.Nq = std::max(problem.Nq, *queries);
+        problem.Nk = std::max(problem.Nk, *keys);
+    }
+    problem.B = static_cast<int>(problem.cu_q.size()) - 1;
+    return "";
 }
 
 bool parse(CLI::App& app, int argc, const char* const* argv, std::ostream& out) {
@@ -258,7 +258,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv, bool
     arguments.command = command(app, argc, argv);
 
     if (shape) set_shape(problem, *shape);
-    if (lengths) set_lengths(problem, *lengths, shape.has_value());
+    if (lengths) pack(problem, *lengths, shape.has_value());
     if (type) problem.type = by_name("--dtype", *type, types, name_of);
     if (mask && !set_mask(problem, *mask)) {
         refuse(

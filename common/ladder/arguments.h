@@ -76,6 +76,10 @@ auto by_name(const std::string& option, const std::string& given, const Values& 
 /// Sets the mask that "none", "causal" or "window:L,R" (L, R at least -1) names; false if it is none of these.
 bool set_mask(attention::Problem& problem, std::string_view given);
 
+/// Packs sequences of the lengths "5,0,17" (queries, and as many keys) or "5:7,0:3" (queries and keys apart): sets cu_q, cu_k, B,
+/// Nq and Nk. Returns what is allowed where `given` is neither, which then leaves the problem half set; else nothing.
+std::string set_lengths(attention::Problem& problem, const std::string& given);
+
 /// Reads the arguments; false if help was asked for, which then went to `out`. Throws BadArgument.
 bool parse(CLI::App& app, int argc, const char* const* argv, std::ostream& out);
 

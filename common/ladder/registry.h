@@ -81,7 +81,8 @@ struct Rung {
     std::function<void(const attention::Problem&, Operands&)> launch;
     /// Exponentials this rung computes on this problem, in closed form (what the counters must show): by
     /// special-function units, and by polynomials (common/attention/exp2.h); no function if there are none of these.
-    std::function<double(const attention::Problem&)> exponentials, polynomials;
+    std::function<double(const attention::Problem&)> exponentials;
+    std::function<double(const attention::Problem&)> polynomials = nullptr;  // null: none
     /// Bytes requested of each tensor in closed form, by the names of the buffers; empty if there is none for this
     /// problem.
     std::function<std::vector<gpu::Traffic>(const attention::Problem&)> traffic;

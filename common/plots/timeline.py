@@ -70,7 +70,7 @@ def draw(traces, path):
                 ticks[name] = place + height / 2
                 continue
             for _, begin, length, words in spans:
-                if length > end / 100:
+                if length > end / 100 and len(words) < 3:
                     panel.text(begin + length / 2, place + height / 2, words, color="white", fontsize=7, ha="center",
                                va="center_baseline")  # fmt: skip
         panel.set_yticks(list(ticks.values()), list(ticks), fontsize=9)

@@ -75,7 +75,8 @@ def table(rows):
         if not group:
             continue
         lines += ["", f"{problem}, {kind}, L2 {group[0]['l2']}", ""]
-        lines.append("| | ms | TFLOP/s | of the roof | " + " | ".join(f"speed / {peer['name']}" for peer in peers) + " |")
+        heads = ["", "ms", "TFLOP/s", "of the roof", *(f"speed / {peer['name']}" for peer in peers)]
+        lines.append("| " + " | ".join(heads) + " |")
         lines.append("|---|---|---|---|" + "---|" * len(peers))
         for row in peers + [row for row in group if row["stage"] != "peer"]:
             share = f"{100 * row['roof_fraction']:.3g} %" if row.get("roof_fraction") else "-"

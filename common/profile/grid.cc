@@ -1,5 +1,7 @@
 #include "common/profile/grid.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string_view>
@@ -65,11 +67,13 @@ const std::vector<Grid>& grids() {
 
 Problem parse_problem(const std::string& text) {
     const std::string example =
-        "\"B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 d=128 bf16 causal\" (fp32, fp16; none, window:L,R).";
+        "\"B=16 Hq=16 Hkv=16 Nq=1024 Nk=1024 d=128 bf16 causal\" (fp32, fp16; none, window:L,R), or packed, "
+        "\"Hq=16 Hkv=16 d=128 bf16 causal seqlens=5,0,17\".";
     Problem problem;
     const std::map<std::string, int*> sizes = {
         {"B", &problem.B},   {"Hq", &problem.Hq}, {"Hkv", &problem.Hkv},         {"Nq", &problem.Nq},
         {"Nk", &problem.Nk}, {"d", &problem.d},   {"pages", &problem.page_size}, {"splits", &problem.splits}};
+    const auto packs = [](const std::string& word) { return word.starts_with("seqlens="); };
     const auto understood = [&](const std::string& word) {
         for (DataType type : {DataType::fp32, DataType::fp16, DataType::bf16}) {
             if (word == attention::name(type)) return problem.type = type, true;
@@ -78,14 +82,18 @@ Problem parse_problem(const std::string& text) {
         if (ladder::set_mask(problem, word)) return true;
         const std::size_t equals = word.find('=');
         const auto size = sizes.find(word.substr(0, equals));
+        if (packs(word)) return ladder::set_lengths(problem, word.substr(equals + 1)).empty();
         if (equals == word.npos || size == sizes.end()) return false;
         const std::optional<int> number = ladder::whole_number(std::string_view(word).substr(equals + 1));
         if (number) *size->second = *number;
         return number.has_value();
     };
-    std::istringstream words(text);
-    if ((words >> std::ws).eof()) throw attention::InvalidProblem("A problem without a word; write it like " + example);
-    for (std::string word; words >> word;) {
+    std::istringstream stream(text);
+    std::vector<std::string> words(std::istream_iterator<std::string>(stream), {});
+    if (words.empty()) throw attention::InvalidProblem("A problem without a word; write it like " + example);
+    // Lengths set B, Nq and Nk; what the other words say of these comes after them and is compared.
+    std::stable_partition(words.begin(), words.end(), packs);
+    for (const std::string& word : words) {
         if (!understood(word)) {
             throw attention::InvalidProblem("\"" + word + "\" in the problem \"" + text +
                                             "\" is not understood; write it like " + example);

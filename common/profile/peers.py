@@ -62,7 +62,9 @@ def launches_in(milliseconds, one):
 
 
 def inputs(torch, problem):
-    """Q, K, V, dO: normal, bf16 or fp16, (B, H, N, d) as PyTorch likes it best, (B, N, H, d) in memory."""
+    """Q, K, V, dO: normal, bf16 or fp16, (B, H, N, d) as PyTorch likes it best, (B, N, H, d) in memory; none for packed sequences."""
+    if problem["packed"]:
+        return (None,) * 4
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[problem["dtype"]]
 
     def tensor(heads, rows):
@@ -76,6 +78,8 @@ def inputs(torch, problem):
 def attention_of(torch, peer, problem):
     """A function of Q, K, V, and what to enter around its calls. Raises ValueError for what the peer cannot do."""
     causal = problem["mask"] == "causal"
+    if problem["packed"]:
+        raise ValueError("takes no packed sequences here")
     if problem["mask"] not in ("none", "causal"):
         raise ValueError(f"has no mask {problem['mask']}")
     if causal and problem["Nq"] != problem["Nk"]:

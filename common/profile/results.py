@@ -74,14 +74,17 @@ def key(row):
 
 
 def parse_problem(text):
-    """{"B": 16, ..., "dtype": "bf16", "mask": "causal", "text": text} from the words in which results name a problem."""
+    """{"B": 16, ..., "dtype": "bf16", "mask": "causal", "packed": False, "text": text} from the words in which results name a
+    problem."""
     words = text.split()
     problem = {name: int(value) for name, value in (word.split("=") for word in words[:6])}
-    return problem | {"dtype": words[6], "mask": words[7], "text": text}
+    packed = any(word.startswith("seqlens=") for word in words[8:])
+    return problem | {"dtype": words[6], "mask": words[7], "packed": packed, "text": text}
 
 
 def flops(problem, kind):
-    """FLOPs of the products over visible pairs: 4 d a pair and query head, backward 2.5 times that."""
+    """FLOPs of the products over visible pairs of a problem that is not packed: 4 d a pair and query head, backward 2.5 times
+    that."""
     queries, keys = problem["Nq"], problem["Nk"]
     if problem["mask"] == "none":
         pairs = queries * keys

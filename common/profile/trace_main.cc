@@ -27,9 +27,11 @@ ladder::Rung find(const std::string& name, ladder::Pass pass) {
     throw std::runtime_error("There is no rung " + name + " " + ladder::name(pass) + "; `ladder --list` names all.");
 }
 
+/// nullptr: not drawn.
 const char* category(const TraceSpan& span) {
     if (span.kind == TraceKind::wait) return "wait";
-    return span.what.find("mma") != std::string::npos ? "product" : "copy";
+    if (span.what.find("mma") != std::string::npos) return "product";
+    return span.what.starts_with("cp.") ? "copy" : nullptr;
 }
 
 /// Two tracks for the first warp of each role: what its engines do, if any, and what its first thread is at: waits, and
@@ -66,6 +68,7 @@ json trace_events(std::vector<TraceSpan> spans, std::int64_t cta) {
                 free_from = span.begin, end = span.end;
         for (const TraceSpan& span : spans) {
             if (span.role != role || span.warp != warp || span.kind == TraceKind::part) continue;
+            if (category(span) == nullptr) continue;
             const bool engine = span.kind == TraceKind::engine;
             if (!engine) {
                 add(2 * warp + 1, "work", "work", free_from, span.begin);
@@ -86,7 +89,7 @@ json trace_events(std::vector<TraceSpan> spans, std::int64_t cta) {
 int main(int argc, char** argv) {
     CLI::App app(
         "Runs a rung on the emulator and writes what the roles of one CTA are at: a trace for ui.perfetto.dev.");
-    std::string rung_name, file, words = "B=1 Hq=1 Hkv=1 Nq=256 Nk=512 d=128 bf16 none", schedule = "random";
+    std::string rung_name, file, words = "B=1 Hq=1 Hkv=1 Nq=256 Nk=512 d=128 bf16 none", schedule = "async_latest";
     bool backward = false;
     std::int64_t cta = 0;
     std::uint64_t seed = 1;

@@ -4,14 +4,15 @@
     docs.py            fill every table in README.md, docs/*.md and the stages' READMEs
     docs.py --check    change nothing; exit 1 and name the files that are out of date
 
-A table stands between `<!-- table: FILE [stages=00,01] [pass=forward,backward] -->` and `<!-- end -->`; FILE is a results file
+A table stands between `<!-- table: FILE [stages=00,01] [pass=forward,backward] [today=04e:04g] -->` and `<!-- end -->`; FILE is a results file
 of the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file
 of bench the table has a column for each problem; with `show=ceilings` the ceilings of that run; of a file of compare.sh with
 `show=peers` a column for each peer, with `show=libraries` what libraries reach of the ceilings. A file of variants
 (rows with `change`, `expected` and `ms`: {N or a column's words: [before, after]}) becomes a table of what each change brought; a file of
 splits (rows with `splits`) one of what their partial results cost, a file of medians beside
 peers (rows with `against`) one of ratios, a file of stage_02_traffic (`points`) one of what each key
-tile requests, a file of numerics (`exp2`) one of the errors of 2^x, with `tau=0,8` one of conditional rescaling.
+tile requests, a file of numerics (`exp2`) one of the errors of 2^x, with `tau=0,8` one of conditional rescaling. `today=04e:04g`
+says behind the name of a rung that was called 04e when the file was written what it is called today.
 """
 import json
 import os
@@ -219,6 +220,9 @@ def table(results, options):
         rows = [row for row in rows if row["stage"] in ("peer", *options["stages"].split(","))]
     if "pass" in options:
         rows = [row for row in rows if row["pass"] in options["pass"].split(",")]
+    if "today" in options:
+        then, now = options["today"].split(":")
+        rows = [row | {"name": f"{row['name']} (today {now})"} if row["stage"] + row["rung"] == then else row for row in rows]
     if all(row["stage"] == "peer" for row in rows):
         return NOT_MEASURED
     if "ceilings" in results:

@@ -256,7 +256,7 @@ TEST(Describe, UsesTheWordsOfTheCommandLine) {
     p = problem(2, 1, 1, 3, 5, 64);
     p.cu_q = {0, 3, 4};
     p.cu_k = {0, 5, 5};
-    EXPECT_EQ(describe(p), "B=2 Hq=1 Hkv=1 Nq=3 Nk=5 d=64 bf16 none seqlens=3,1/5,0");
+    EXPECT_EQ(describe(p), "B=2 Hq=1 Hkv=1 Nq=3 Nk=5 d=64 bf16 none seqlens=3:5,1:0");
 }
 
 TEST(HostTensor, LaysOutDenseAndPackedRows) {

@@ -50,9 +50,9 @@ TEST(ConditionalRescale, TheFirstKeySeenIsTheBase) {
     for (float m : {-1e30f, -5.0f, 0.0f, 5.0f, 1e30f}) expect_moved(-infinity, m, 0);
 }
 
-// 2^27 + 8 is no float: compared with base + tau, a maximum 16 above the base would be taken for one within 8.
+// 2^27 + 24 is no float and would be rounded to 2^27 + 32: base + tau would take 16 for 8.
 TEST(ConditionalRescale, FarFromZeroTheThresholdIsStillExact) {
-    expect_moved(0x1p27f, 0x1p27f + 16, 0x1p-16f);
+    expect_moved(0x1p27f + 16, 0x1p27f + 32, 0x1p-16f);
     expect_moved(-0x1p30f, 0x1p30f, 0);
     expect_kept(0x1p30f, 0x1p30f);
 }

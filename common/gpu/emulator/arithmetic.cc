@@ -34,7 +34,7 @@ void red_global_add(const Region* region, float* pointer, float value, Site site
         machine.operation();
         machine.thread("red.global.add");
         check_alignment(pointer, sizeof(float), site);
-        count_global_write(region, pointer, sizeof(float), "red.global.add", site);
+        count_ordinary_write(region, pointer, sizeof(float), "red.global.add", site);
         ++totals.atomics;
     }
 #if GPU_TSAN

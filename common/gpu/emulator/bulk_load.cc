@@ -29,7 +29,9 @@ Load& order(const char* name, Thread& thread, Site site, const Box& box, Cta& ct
 void prepare_load(Cta& cta, const Box& box, const char* name, Site site) {
     while (!cta.loads.empty() && cta.loads.front().performed()) cta.loads.pop_front();
     box.for_each_row([&](int, int, int bytes, const char* global) {
-        if (bytes > 0) count_global_read(box.map.region, global, bytes, name, site);
+        if (bytes == 0) return;
+        count_global_read(box.map.region, global, bytes, name, site);
+        check_fenced(box.map.region, global, bytes, name, site);
     });
 }
 

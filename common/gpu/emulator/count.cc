@@ -25,7 +25,7 @@ void red_release_gpu_add(const Region* region, int* pointer, int value, Site sit
     machine.operation();
     machine.thread("red.release.gpu.global.add");
     check_alignment(pointer, sizeof(int), site);
-    count_global_write(region, pointer, sizeof(int), "red.release.gpu.global.add", site);
+    count_ordinary_write(region, pointer, sizeof(int), "red.release.gpu.global.add", site);
     ++totals.atomics;
     tsan::release(released);
     *pointer += value;

@@ -34,6 +34,8 @@ void Machine::run(const gpu::LaunchShape& shape, void (*thread)(void*), void* ar
         scheduler_.start(options().schedule, random_);
         operations_left_ = scheduler_.operations_until_preemption();
         time_ = 0;
+        ++launches_;
+        proxy_fences_.clear();
         steps_ = 0;
         events_ = 1;
         failure_.clear();

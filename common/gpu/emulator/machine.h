@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "common/gpu/emulator/async_copy.h"
@@ -73,6 +74,7 @@ struct Thread {
     int lane() const { return index % warp_size; }
     int warp() const { return index / warp_size; }
     std::uint32_t bit() const { return 1u << lane(); }
+    std::uint64_t number() const;  // in the launch, from 1
 };
 
 /// An instruction at which lanes of a warp meet.
@@ -146,6 +148,8 @@ struct Cta {
     }
 };
 
+inline std::uint64_t Thread::number() const { return static_cast<std::uint64_t>(cta->index) * max_threads + index + 1; }
+
 class Machine {
   public:
     void run(const gpu::LaunchShape& shape, void (*thread)(void*), void* arguments);
@@ -155,6 +159,9 @@ class Machine {
     Thread* current() { return current_; }
     Random& random() { return random_; }
     Scheduler& scheduler() { return scheduler_; }
+    std::uint64_t launches() const { return launches_; }
+    /// How many each thread of the launch has executed, by Thread::number().
+    std::unordered_map<std::uint64_t, std::uint32_t>& proxy_fences() { return proxy_fences_; }
 
     /// Every instruction comes through here: in schedules that interleave, now and then another agent goes on first.
     void operation() {
@@ -202,6 +209,8 @@ class Machine {
     Scheduler scheduler_;
     std::int64_t operations_left_ = 0;
     std::int64_t time_ = 0;  // since the launch began
+    std::uint64_t launches_ = 0;
+    std::unordered_map<std::uint64_t, std::uint32_t> proxy_fences_;
     std::uint64_t steps_ = 0, events_ = 0;
     std::string failure_;
     tsan::Token launch_token_ = 0, exit_token_ = 0;

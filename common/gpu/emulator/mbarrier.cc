@@ -249,6 +249,7 @@ void fence_proxy_async(Site) {
     machine.operation();
     Thread& thread = machine.thread("fence.proxy.async");
     thread.fenced_epoch = thread.epoch++;
+    ++machine.proxy_fences()[thread.number()];
 }
 
 }  // namespace emulator

@@ -58,6 +58,33 @@ void count_global_write(const Region* region, const void* pointer, int bytes, co
     mark(region->bytes_written, static_cast<const char*>(pointer) - region->begin, bytes);
 }
 
+void count_ordinary_write(const Region* region, const void* pointer, int bytes, const char* instruction, Site site) {
+    count_global_write(region, pointer, bytes, instruction, site);
+    if (!region->mapped) return;
+    if (region->launch != machine.launches()) {
+        region->launch = machine.launches();
+        region->stored.assign((region->bytes + 15) / 16, {});
+    }
+    const std::uint64_t thread = machine.thread("a write of global memory").number();
+    const auto offset = static_cast<const char*>(pointer) - region->begin;
+    for (auto i = offset / 16; i * 16 < offset + bytes; ++i)
+        region->stored[i] = {thread, machine.proxy_fences()[thread]};
+}
+
+void check_fenced(const Region* region, const char* pointer, int bytes, const char* name, Site site) {
+    if (region->launch != machine.launches()) return;
+    const auto offset = pointer - region->begin;
+    for (auto i = offset / 16; i * 16 < offset + bytes; ++i) {
+        const Stored& stored = region->stored[i];
+        if (stored.thread == 0 || machine.proxy_fences()[stored.thread] > stored.fences) continue;
+        machine.report(std::string(name) + " of byte " + std::to_string(i * 16) + " of \"" + region->name +
+                           "\": thread " + std::to_string((stored.thread - 1) % max_threads) + " of CTA " +
+                           std::to_string((stored.thread - 1) / max_threads) +
+                           " wrote there with an ordinary store and has executed no fence.proxy.async since",
+                       site);
+    }
+}
+
 void global_read(const Region* region, const void* pointer, int bytes, Site site) {
     tsan::Ignore ignore;
     machine.operation();
@@ -67,7 +94,7 @@ void global_read(const Region* region, const void* pointer, int bytes, Site site
 void global_write(const Region* region, const void* pointer, int bytes, Site site) {
     tsan::Ignore ignore;
     machine.operation();
-    count_global_write(region, pointer, bytes, "write", site);
+    count_ordinary_write(region, pointer, bytes, "write", site);
 }
 
 void shared_read(const void* pointer, int bytes, Site site) {

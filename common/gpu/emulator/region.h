@@ -10,6 +10,12 @@
 
 namespace emulator {
 
+/// The last ordinary store somewhere: by which thread of the launch, and how many proxy fences that had executed before.
+struct Stored {
+    std::uint64_t thread = 0;  // 0: nobody
+    std::uint32_t fences = 0;
+};
+
 struct Region {
     std::string name;
     char* begin = nullptr;
@@ -18,6 +24,11 @@ struct Region {
     // Kernels see a region through const views; counting is not part of its value.
     mutable std::uint64_t requested_read = 0, requested_written = 0;
     mutable std::vector<std::uint64_t> bytes_read, bytes_written;  // one bit a byte
+
+    // A tensor map tells of it, so engines may read it: ordinary stores of one launch are remembered, by 16 bytes.
+    mutable bool mapped = false;
+    mutable std::uint64_t launch = 0;
+    mutable std::vector<Stored> stored;
 
     void reset_counters() const {
         requested_read = requested_written = 0;
@@ -31,6 +42,11 @@ void check_region(const Region* region, const void* pointer, int bytes, const ch
 /// The same, and counts them.
 void count_global_read(const Region* region, const void* pointer, int bytes, const char* instruction, Site site);
 void count_global_write(const Region* region, const void* pointer, int bytes, const char* instruction, Site site);
+/// The same for a store or addition by the running thread itself.
+void count_ordinary_write(const Region* region, const void* pointer, int bytes, const char* instruction, Site site);
+/// An engine is to read `bytes` at `pointer`: a report if an ordinary store of this launch wrote there whose thread has
+/// executed no fence.proxy.async since.
+void check_fenced(const Region* region, const char* pointer, int bytes, const char* name, Site site);
 
 /// What is counted beside the regions' traffic.
 struct Totals {

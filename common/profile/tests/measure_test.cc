@@ -77,7 +77,8 @@ TEST(Roof, LeastBytesAreTheDistinctOnesOfARungThatReadsNothingHidden) {
         if (rung.stage + rung.letter != "02a") continue;  // reads hidden keys in neither pass
         for (const char* text :
              {"B=2 Hq=4 Hkv=2 Nq=20 Nk=20 d=16 fp16 causal", "B=1 Hq=2 Hkv=1 Nq=7 Nk=40 d=8 bf16 none",
-              "B=1 Hq=2 Hkv=2 Nq=9 Nk=30 d=16 fp32 window:4,1", "B=1 Hq=2 Hkv=2 Nq=30 Nk=9 d=16 bf16 causal"}) {
+              "B=1 Hq=2 Hkv=2 Nq=9 Nk=30 d=16 fp32 window:4,1", "B=1 Hq=2 Hkv=2 Nq=30 Nk=9 d=16 bf16 causal",
+              "Hq=2 Hkv=1 d=16 bf16 none seqlens=5:9,0:3,7"}) {
             const Problem problem = profile::parse_problem(text);
             if (rung.pass == Pass::backward && problem.Nq > problem.Nk) continue;  // reads L of queries that see no key
             const verify::Case the_case(problem);
@@ -93,7 +94,7 @@ TEST(Roof, LeastBytesAreTheDistinctOnesOfARungThatReadsNothingHidden) {
             ++compared;
         }
     }
-    EXPECT_EQ(compared, 7);
+    EXPECT_EQ(compared, 9);
 }
 
 TEST(Roof, IsTheSlowestOfTheFastestUnits) {
@@ -147,8 +148,16 @@ TEST(Grid, ProblemsAreWrittenAsTheyAreRead) {
         const std::string paged = std::string("B=2 Hq=4 Hkv=2 Nq=1 Nk=50 d=64 bf16 none pages=32 ") + last;
         EXPECT_EQ(attention::describe(profile::parse_problem(paged)), paged);
     }
-    for (const char* text : {"B=1 Hq=x", "bf17", "window:1", "B=1 Hq=3 Hkv=2", "d=0", "", " ", "B=4294967297",
-                             "splits=99999999999", "window:4294967297,0", "window:1,2x", "Nk=016x"}) {
+    for (const char* lengths : {"5,0,17", "5:17,1:0,17:3"}) {
+        const std::string packed = std::string("B=3 Hq=4 Hkv=2 Nq=17 Nk=17 d=64 bf16 causal seqlens=").append(lengths);
+        EXPECT_EQ(attention::describe(profile::parse_problem(packed)), packed);
+        EXPECT_EQ(
+            attention::describe(profile::parse_problem("Hq=4 Hkv=2 d=64 bf16 causal seqlens=" + std::string(lengths))),
+            packed);
+    }
+    for (const char* text : {"B=2 seqlens=5,0,17", "seqlens=5,7 Nq=6", "seqlens=", "seqlens=5,,7",
+                             "seqlens=2147483647,1", "B=1 Hq=x", "bf17", "window:1", "B=1 Hq=3 Hkv=2", "d=0", "", " ",
+                             "B=4294967297", "splits=99999999999", "window:4294967297,0", "window:1,2x", "Nk=016x"}) {
         EXPECT_THROW(profile::parse_problem(text), attention::InvalidProblem) << text;
     }
 }

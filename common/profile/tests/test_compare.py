@@ -12,6 +12,8 @@ import unittest
 HERE = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(HERE))
 import compare
+import peers
+import results
 
 PROBLEM = "B=1 Hq=2 Hkv=2 Nq=64 Nk=64 d=64 bf16 causal"
 DIARY = """\
@@ -66,7 +68,18 @@ class Compare(unittest.TestCase):
         self.assertIn("| 02b ours | 2 | 1 | 50 % | 0.5 (0.5-0.5) | 2 (2-2) |", lines)
 
 
+    def test_table_without_a_peer_has_as_many_heads_as_cells(self):
+        lines = compare.table([row("02b", "ours", [2.0] * 9)]).splitlines()
+        self.assertEqual({5}, {line.count("|") for line in lines[2:]})
+
+
 class Peers(unittest.TestCase):
+    def test_packed_sequences_are_left_out_by_name(self):
+        problem = results.parse_problem("B=2 Hq=1 Hkv=1 Nq=7 Nk=7 d=64 bf16 none seqlens=5,7")
+        for name in peers.PEERS:  # without a GPU: nothing of PyTorch may be asked for
+            found = peers.Peer(None, name, "forward", problem, "warm", peers.inputs(None, problem)).row
+            self.assertEqual(("skipped", "takes no packed sequences here"), (found["status"], found["reason"]))
+
     def run_peers(self, *arguments):
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "torch.py").write_text("raise ImportError")  # as where PyTorch is not installed

@@ -51,7 +51,8 @@ class Formulas(unittest.TestCase):
     def test_problem_is_read_as_it_is_written(self):
         text = "B=1 Hq=16 Hkv=8 Nq=4096 Nk=512 d=128 bf16 causal"
         self.assertEqual({"B": 1, "Hq": 16, "Hkv": 8, "Nq": 4096, "Nk": 512, "d": 128, "dtype": "bf16", "mask": "causal",
-                          "text": text}, files.parse_problem(text))  # fmt: skip
+                          "packed": False, "text": text}, files.parse_problem(text))  # fmt: skip
+        self.assertTrue(files.parse_problem("B=2 Hq=1 Hkv=1 Nq=7 Nk=7 d=64 bf16 none seqlens=5,7")["packed"])
 
 
 class Files(unittest.TestCase):

@@ -41,6 +41,11 @@ class Tables(unittest.TestCase):
         self.assertNotIn("02b x", docs.table(RESULTS, {"pass": "backward"}))
         self.assertNotIn("02b y", docs.table(RESULTS, {"pass": "forward"}))
 
+    def test_a_rung_that_was_renamed_says_so(self):
+        table = docs.table(RESULTS, {"today": "02b:02c"})
+        self.assertIn("| 02b x (today 02c) | forward | 80 (10 %) | 40 (5 %) |", table.splitlines())
+        self.assertEqual(docs.table(RESULTS, {}), docs.table(RESULTS, {"today": "02a:02c"}))
+
     def test_decoding_is_in_bytes(self):
         rows = [row("d", "B=1", 50.0, **{"pass": "decode"}), row("d", "B=8", 100.0, **{"pass": "decode"})]
         self.assertIn("| 02b d | decode | 0.5 (6.2 %) | 1 (12 %) |", docs.table(RESULTS | {"rows": rows}, {"pass": "decode"}).splitlines())
