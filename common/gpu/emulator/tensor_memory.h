@@ -27,8 +27,9 @@ namespace emulator {
 struct Cta;
 
 constexpr int tensor_lanes = 128, tensor_columns = 512;
-constexpr const char *tensor_ld = "tcgen05.ld", *tensor_st = "tcgen05.st", *tensor_mma = "tcgen05.mma",
-                     *tensor_cp = "tcgen05.cp";
+// One array each for the whole program, so that pointers to them compare.
+inline constexpr char tensor_ld[] = "tcgen05.ld", tensor_st[] = "tcgen05.st", tensor_mma[] = "tcgen05.mma",
+                      tensor_cp[] = "tcgen05.cp";
 
 /// Lane and column of an address.
 constexpr int lane_of(std::uint32_t address) { return static_cast<int>(address >> 16); }

@@ -206,7 +206,7 @@ TEST(Tcgen05Pair, TheRightWayIsRightInEveryOrder) {
         }
 }
 
-TEST(Tcgen05Pair, EachMistakeIsReportedTiny) {
+TEST(Tcgen05Pair, EachMistakeIsReported) {
     const Operands x;
     const auto expect = [&](const std::vector<const char*>& words, const Shape& shape, Mistake mistake) {
         for (const auto& options : emulator::standard_schedules()) {

@@ -204,7 +204,7 @@ TEST(Tcgen05Rules, TheRightWayIsRightInEveryOrder) {
         }
 }
 
-TEST(Tcgen05Rules, EachMistakeIsReportedTiny) {
+TEST(Tcgen05Rules, EachMistakeIsReported) {
     std::vector<float> out(128 * 64);
     // The words of any of the reports that a mistake may get, whichever comes first.
     const auto expect = [&](Mistake mistake, const std::vector<const char*>& words) {
