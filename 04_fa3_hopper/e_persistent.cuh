@@ -1,6 +1,6 @@
 // 04e  persistent: 04d in CTAs that take query tile after query tile.
 //
-// One CTA for each multiprocessor; Tiles (tiles.h) says which tiles it takes, and in what order. Both roles loop over
+// One CTA for each multiprocessor; TileOrder (tile_order.h) says which tiles it takes, and in what order. Both roles loop over
 // them, and the producer runs ahead: rings and parities go on counting over tiles, and the next tile's K is on its way
 // while this one ends. Q is loaded anew when both consumers have left it (Q_full, Q_empty).
 //
@@ -16,9 +16,9 @@
 //             7. O = O / l, L = c m + log l
 #pragma once
 
-#include "04_fa3_hopper/tiles.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
+#include "common/attention/tile_order.h"
 #include "common/gpu/gpu.h"
 
 namespace stage04::e {
@@ -48,7 +48,7 @@ struct Place {
 
 template <class T, int d>
 __global__ void __launch_bounds__(threads, 1)
-    forward(KernelProblem problem, Tiles tiles, const __grid_constant__ TensorMap Q_map,
+    forward(KernelProblem problem, TileOrder tiles, const __grid_constant__ TensorMap Q_map,
             const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map, Tensor<T> O,
             Tensor<float> L) {
     constexpr int Bc = e::Bc(d);

@@ -14,9 +14,9 @@
 //             9. O = O / l, L = c m + log l; store
 #pragma once
 
-#include "04_fa3_hopper/tiles.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/softmax.h"
+#include "common/attention/tile_order.h"
 #include "common/gpu/gpu.h"
 
 namespace stage04::g {
@@ -49,7 +49,7 @@ struct Place {
 
 template <class T, int d>
 __global__ void __launch_bounds__(threads(d), 1)
-    forward(KernelProblem problem, Tiles tiles, const __grid_constant__ TensorMap Q_map,
+    forward(KernelProblem problem, TileOrder tiles, const __grid_constant__ TensorMap Q_map,
             const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map,
             const __grid_constant__ TensorMap O_map, Tensor<T> O, Tensor<float> L) {
     constexpr int consumers = g::consumers(d), Br = g::Br(d), Bc = g::Bc(d);

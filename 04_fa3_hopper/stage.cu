@@ -68,7 +68,7 @@ void launch_persistent(gpu::LaunchShape shape, Kernel kernel, const Problem& pro
                        int Bc, const O_map&... map) {
     const Maps maps{problem};
     const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-    const Tiles tiles = {attention::ceil_div(problem.Nq, Br), problem.B * problem.Hq, masked};
+    const attention::TileOrder tiles = {attention::ceil_div(problem.Nq, Br), problem.B * problem.Hq, masked};
     shape.ctas = std::min<std::int64_t>(shape.ctas, multiprocessors());
     gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
                 maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), map..., operands.O.as<T>(),

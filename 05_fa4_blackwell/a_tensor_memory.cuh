@@ -1,10 +1,10 @@
-// 05a  tensor memory: 04a on Blackwell. One thread orders a product for the whole CTA, and S and O stay beside the tensor
+// 05a  tensor memory: 04a on Blackwell. One thread issues a product for the whole CTA, and S and O stay beside the tensor
 // cores.
 //
 // Grid as in 04a, one CTA of one warpgroup for each tile of Br = 128 queries. tcgen05 multiplies 128 x Bc x 16 at one
 // thread's word; the sums are in tensor memory, 128 lanes x 512 columns of fp32, not in registers. A query is a lane, so a
 // thread has a query of its own: the maximum and the sum of a row need no shuffle. What registers hold must be fetched
-// (tcgen05_ld) and brought back (tcgen05_st): S, and O whenever the maximum moves.
+// (tcgen05_ld) and brought back (tcgen05_st): S, and O at every key tile but the first.
 //
 // Nothing overlaps here, so that every hand-over can be seen. From threads to the tensor cores: the operand is written,
 // fence_proxy_async for what lies in shared memory, wait_st and fence_before_thread_sync for tensor memory, a barrier,
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(threads)
     const Range seen = mask.seen_keys();
     const int row = i0 + threadIdx.x;  // this thread's query, in its lane of S and O
     const Range keys = mask.keys(row);
-    // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
+    // A softmax seeks the largest score: a scale that is not positive changes their sign, or makes them all 0.
     const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
 
     if (threadIdx.x == 0) {
@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(threads)
 
         // 4. Zeros in rows of V that nobody may see: they may hold a NaN, and 0 times NaN is NaN.
         mbarrier_wait_parity(smem.V_full.address(0), parity);
-        if (j0 < seen.begin || j0 + Bc > seen.end) {
+        // Beyond the tensor there are zeros already.
+        if (j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk))) {
             for (int i = threadIdx.x; i < Bc * d / 8; i += threads)
                 if (!seen.contains(j0 + i / (d / 8))) smem.V.store(i / (d / 8), i % (d / 8) * 8, Vector<T, 8>{});
         }

@@ -1,31 +1,41 @@
-// 05b  roles: two query tiles in turn on the tensor cores, each softmax a warpgroup's, and W never leaves tensor memory.
-// A restart.
+// 05b  roles: two query tiles in turn on the tensor cores, each with a softmax warpgroup of its own, and W as operand A
+// from tensor memory. A restart.
 //
-// On Blackwell a tile's products take as long as its exponentials (1024 cycles each for 128 queries, 128 keys, d = 128):
+// On Blackwell a tile's products take as long as its exponentials (1024 clocks each for 128 queries, 128 keys, d = 128):
 // whatever is done one after the other halves the speed. So a CTA has two query tiles of Br = 128, and while the softmax
-// of one works, the tensor cores multiply for the other. Nobody does two things:
+// of one works, the tensor cores multiply for the other. Each warp has one job:
 //
 //   warps 0-3, 4-7   softmax of query tile 0, 1: one query a thread, S from tensor memory, W back to it
-//   warps 8-11       correction: multiplies O by alpha where the maximum moved, at the end by 1 / l
-//   warp 12          one thread orders all products: S_i = Q_i K^T, O_i += W_i V, A = W_i read from tensor memory
+//   warps 8-11       correction: multiplies O by alpha at every key tile but the first, at the end by 1 / l
+//   warp 12          one thread issues all products: S_i = Q_i K^T, O_i += W_i V
 //   warp 13          copies Q, and K and V through one ring
 //   warp 14          copies O out
 //
 // Tensor memory, d = 128: S_0, S_1, O_0, O_1, 128 columns each. W_i, 16 bits, takes 64 columns: the upper half of S_i,
 // whose scores are in registers when it is written. S_i of the next keys overwrites it, and PTX does not order a product
-// after an earlier one that reads there as A: so it waits for O_i (W_read). At d = 64 there is room: O_i takes 64 columns,
-// W_i 64 of its own.
+// after an earlier one that reads there as A: so it waits for O_i. At d = 64 there is room: O_i takes 64 columns, W_i 64
+// of its own.
 //
-// mbarriers, for each query tile, and who arrives:
-//   S_full       commit of S_i. Products of one thread end in order of their commits: O_i of the keys before is done too
+// mbarriers, with arrivals. Of each query tile:
+//   Q_full       the bytes of the copy
+//   S_full       commit of S_i; a commit waits for all that its thread issued before, so O_i of the keys before is done too
 //   W_ready      softmax: three quarters of W_i are there; correction: O_i is rescaled (128 + 128)
 //   W_last       softmax: the last quarter, written while the product of the first three runs (128)
+//   W_read       commit of O_i, where S_i overwrites W_i
 //   alpha_full, alpha_empty    a factor for each query, from softmax to correction (128, 128)
-//   O_full, O_staged           commit of the last product; correction: O_i is in shared memory, in Q_i's place (128)
-// and KV_full, KV_empty for the slots of the ring: the bytes of the copy; a commit.
+//   O_full, O_staged           commit of the last O_i; correction: O_i is in shared memory, in Q_i's place (128)
+// KV_full, KV_empty of each slot of the ring: the bytes of the copy, or one thread where V was mended; a commit.
+// V_landed: the bytes of a V that is mended first.
 //
 // On chip, d = 128 (64): Q, later O, 64 KiB (32); four slots of 32 KiB (16) for K and V; 512 columns, one CTA an SM.
-// setmaxnreg: 176 registers a thread for softmax, 88 for correction, 72 for the others.
+// setmaxnreg: 176 registers a thread for softmax, 88 for correction, 72 for the others. A pair of tiles and a key tile:
+// 8 Br Bc d FLOPs, 4 Bc d bytes of K and V.
+//
+//   copies in     1. Q        2. for each key tile, the last first: K, V
+//   products      3. S of the first K        for each key tile and query tile:   4. O_i += W_i V   5. S_i of the next K
+//   softmax       for each key tile:   6. S; maximum; alpha to the correction   7. W, in quarters   8. l; in the end 1 / l
+//   correction    for each key tile and query tile:   9. O_i = alpha O_i        10. in the end O_i / l to shared memory
+//   copies out    11. O
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -127,7 +137,7 @@ __global__ void __launch_bounds__(threads, 1)
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size, row = i0 + Br * own + thread;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
         const Range full_tiles = mask.full_key_tiles(i0 + Br * own, Br, Bc), keys = mask.keys(row);
-        // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
+        // A softmax seeks the largest score: a scale that is not positive changes their sign, or makes them all 0.
         const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
         float m = -infinity, l = 0;
 
@@ -140,6 +150,8 @@ __global__ void __launch_bounds__(threads, 1)
 
         for (int step = 0; step < steps; ++step) {
             const int kv_tile = kv_tiles.end - 1 - step, j0 = kv_tile * Bc;
+
+            // 6.
             mbarrier_wait_parity(smem.S_full.address(own), step % 2);
             tcgen05_fence_after_thread_sync();
             float S[4][32];
@@ -164,7 +176,7 @@ __global__ void __launch_bounds__(threads, 1)
             m = m_new;
             if (step > 0) send_factor(step - 1, alpha);
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 7. c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
             // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m));
             if (vote_sync_any(fabsf(base) > 4096)) {
@@ -187,7 +199,7 @@ __global__ void __launch_bounds__(threads, 1)
                 tcgen05_fence_before_thread_sync();
                 mbarrier_arrive((part == 2 ? smem.W_ready : smem.W_last).address(own));
             }
-            // The product has W by now; the sum delays nobody.
+            // 8. The product has W by now; the sum delays nobody.
             float sum[4] = {};
 #pragma unroll
             for (int i = 0; i < Bc; ++i) sum[i % 4] += S[i / 32][i % 32];
@@ -203,6 +215,7 @@ __global__ void __launch_bounds__(threads, 1)
         setmaxnreg_dec<88>();
         role("correction");
         const int thread = threadIdx.x % warpgroup_size;
+        // 9.
         for (int i = 0; i < tiles; ++i) mbarrier_arrive(smem.W_ready.address(i));  // there is no O yet
         for (int step = 1; step < steps; ++step) {
             for (int i = 0; i < tiles; ++i) {
@@ -224,6 +237,7 @@ __global__ void __launch_bounds__(threads, 1)
                 mbarrier_arrive(smem.W_ready.address(i));
             }
         }
+        // 10.
         for (int i = 0; i < tiles; ++i) {
             mbarrier_wait_parity(smem.alpha_full.address(i), (steps - 1) % 2);
             const float factor = smem.alpha[i](thread);
@@ -256,30 +270,33 @@ __global__ void __launch_bounds__(threads, 1)
         role("products");
         constexpr std::uint32_t S_instruction = tcgen05_instruction<T>(Br, Bc, Major::k, Major::k);
         constexpr std::uint32_t O_instruction = tcgen05_instruction<T>(Br, d, Major::k, Major::mn);
-        const auto issue_S = [&](int i, const Place& K) {
+        const auto wait = [&](std::uint32_t barrier, int parity) {
+            mbarrier_wait_parity(barrier, parity);
+            tcgen05_fence_after_thread_sync();
+        };
+        const auto issue_S = [&](int i, const Place& K, int step) {
+            if (Columns::W_in_S && step > 0) wait(smem.W_read.address(i), (step - 1) % 2);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
                 tcgen05_mma_ss(tmem + Columns::S(i), smem.Q[i].k_major(0, 16 * k), smem.KV[K.slot].k_major(0, 16 * k),
                                S_instruction, k > 0);
             tcgen05_commit(smem.S_full.address(i));
         };
-        const auto wait = [&](std::uint32_t barrier, int parity) {
-            mbarrier_wait_parity(barrier, parity);
-            tcgen05_fence_after_thread_sync();
-        };
 
+        // 3.
         const Place first(0);
-        wait(smem.KV_full.address(first.slot), first.parity);
+        mbarrier_wait_parity(smem.KV_full.address(first.slot), first.parity);
         for (int i = 0; i < tiles; ++i) {
-            wait(smem.Q_full.address(i), 0);
-            issue_S(i, first);
+            mbarrier_wait_parity(smem.Q_full.address(i), 0);
+            issue_S(i, first, 0);
         }
         tcgen05_commit(smem.KV_empty.address(first.slot));
         for (int step = 0; step < steps; ++step) {
             const Place V(2 * step + 1), K(2 * step + 2);
             const bool last = step == steps - 1;
-            wait(smem.KV_full.address(V.slot), V.parity);
+            mbarrier_wait_parity(smem.KV_full.address(V.slot), V.parity);
             for (int i = 0; i < tiles; ++i) {
+                // 4.
                 wait(smem.W_ready.address(i), step % 2);
 #pragma unroll
                 for (int k = 0; k < Bc / 16; ++k) {
@@ -287,20 +304,22 @@ __global__ void __launch_bounds__(threads, 1)
                     tcgen05_mma_ts(tmem + Columns::O(i), tmem + Columns::W(i) + 8 * k,
                                    smem.KV[V.slot].mn_major(16 * k, 0), O_instruction, step > 0 || k > 0);
                 }
+                if (Columns::W_in_S) tcgen05_commit(smem.W_read.address(i));
                 if (last) {
                     tcgen05_commit(smem.O_full.address(i));
                     continue;
                 }
-                if (i == 0) wait(smem.KV_full.address(K.slot), K.parity);
-                if (Columns::W_in_S) {
-                    tcgen05_commit(smem.W_read.address(i));
-                    wait(smem.W_read.address(i), step % 2);
-                }
-                issue_S(i, K);
+
+                // 5.
+                if (i == 0) mbarrier_wait_parity(smem.KV_full.address(K.slot), K.parity);
+                issue_S(i, K, step + 1);
             }
             tcgen05_commit(smem.KV_empty.address(V.slot));
             if (!last) tcgen05_commit(smem.KV_empty.address(K.slot));
         }
+        // A CTA must not end before the last commits have arrived; the copies wait for those of the ring.
+        for (int i = 0; Columns::W_in_S && i < tiles; ++i)
+            mbarrier_wait_parity(smem.W_read.address(i), (steps - 1) % 2);
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
         role("copies in");
@@ -326,6 +345,7 @@ __global__ void __launch_bounds__(threads, 1)
                 if (elect_sync()) mbarrier_arrive(full);
             }
         };
+        // 1.
         for (int i = 0; i < tiles; ++i) {
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(smem.Q_full.address(i), sizeof(smem.Q[i]));
@@ -333,10 +353,14 @@ __global__ void __launch_bounds__(threads, 1)
                                         sequence.batch, smem.Q_full.address(i));
             }
         }
+        // 2.
         for (int step = 0; step < steps; ++step) {
             const int j0 = (kv_tiles.end - 1 - step) * Bc;
             load(2 * step, K_map, j0, false);
-            load(2 * step + 1, V_map, j0, j0 < seen.begin || j0 + Bc > seen.end);
+            // Rows that lie in the tensor and that nobody may see; beyond it there are zeros already.
+            const bool hidden =
+                j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+            load(2 * step + 1, V_map, j0, hidden);
         }
         // A CTA must not end before the last commits have arrived.
         for (int n = 2 * steps; n < 2 * steps + slots; ++n)
@@ -344,6 +368,7 @@ __global__ void __launch_bounds__(threads, 1)
     } else if (warp_id() == store_warp) {
         // ---- copies out ----
         role("copies out");
+        // 11.
         for (int i = 0; i < tiles; ++i) {
             const int first = i0 + Br * i;
             mbarrier_wait_parity(smem.O_staged.address(i), 0);

@@ -1,27 +1,40 @@
-// 05 backward: five products on tcgen05, with S^T, dP^T, dV, dK and dQ in tensor memory.
+// 05a backward, five products: all of them on tcgen05, with S^T, dP^T, dV, dK and dQ in tensor memory.
 //
 // One CTA a tile of Bc = 128 keys, key/value head and sequence, as in the backward 04a; query tiles of Br = 128. Keys are
 // the lanes of tensor memory, so that what is computed there is what the next product reads as A:
 //
-//   S^T = K Q^T   P^T = 2^(c S^T - L)         dV += P^T dO     A = P^T from tensor memory
-//   dP^T = V dO^T   dS^T = P^T o (dP^T - D)   dK += dS^T Q     A = dS^T from tensor memory
-//                                             dQ  = dS K       A = dS from shared memory: it sums over keys
+//   S^T = K Q^T     P^T = 2^(c S^T - L)         dV += P^T dO     A = P^T from tensor memory
+//   dP^T = V dO^T   dS^T = P^T o (dP^T - D)     dK += dS^T Q     A = dS^T from tensor memory
+//                                               dQ  = dS K       A = dS from shared memory: it sums over keys
 //
 //   warps 0-3     dQ: tensor memory to shared memory, and from there by bulk additions to sums in fp32 of all CTAs
 //   warps 4-11    P and dS: thread t of both warpgroups has key t, the first 64 queries or the last
-//   warp 12       one thread orders all products      warp 13   copies Q and dO, and L and D with them
+//   warp 12       one thread issues all products      warp 13   copies K, V, Q and dO, and L and D with these
 //
-// Tensor memory, d = 128: S 128 columns, dP 128, dV 128, dK 128. P and dS, 16 bits, take the columns of S whose scores the
-// same warp has in registers; dQ those of dP. A product is not ordered after an earlier one that reads what it overwrites:
-// S of the next queries waits for dV and dK (S_free), while dQ runs; dP for dQ to be fetched (dQ_empty).
+// Tensor memory, d = 128 (64): S 128 columns, dP 128, dV 128 (64), dK 128 (64). P and dS, 16 bits, take the columns of S
+// whose scores the same warp has in registers; dQ those of dP. A product is not ordered after an earlier one that reads
+// what it overwrites: S of the next queries waits for dV and dK, while dQ runs; dP for dQ to be fetched.
+//
+// mbarriers, with arrivals:
+//   KV_full, Q_full, dO_full   the bytes of the copies, or one thread where rows were mended (landed: their bytes)
+//   Q_empty, dO_empty          a commit; each thread of warps 4-11 has read L, D (1 + 256)
+//   S_full, dP_full, dQ_full   a commit        S_free     commit of dK: dV and dK have read P and dS
+//   P_ready, dS_ready          warps 4-11 (256)
+//   dQ_empty                   warps 0-3 (128)           dK_full    the last commit
 //
 // dQ goes away in slabs of 32 columns, two on the way. The order of elements in the sums is that of the slabs: (column / 4,
-// query, column % 4); `finish` knows it. The bits of dQ depend on the order of additions.
+// query, column % 4); `finish` knows it. The bits of dQ depend on the order of additions. `prepare` as in 04.
 //
 // On chip, d = 128 (64): K, V 64 KiB (32); Q two slots of 32 KiB (16), dO 32 (16); dS 32; slabs 2 x 16. A tile: 10 Br Bc d
 // FLOPs; Q, dO 4 Br d bytes read, dQ 4 Br d added.
+//
+//   copies in   1. K, V       for each query tile of each head of the group that sees the key tile:   2. Q, L; dO, D
+//   products    3. S, dP      for each:   4. dV += P^T dO   5. dK += dS^T Q, dQ = dS K   6. S, dP of the next
+//   P and dS    for each:     7. P        8. dS             9. in the end dV, dK to memory
+//   dQ          for each:    10. dQ from tensor memory, and away
 #pragma once
 
+#include "common/attention/backward_tiles.h"
 #include "common/attention/kernel_problem.h"
 #include "common/gpu/gpu.h"
 
@@ -33,7 +46,6 @@ using namespace gpu;
 constexpr int Br = 128, Bc = 128, Q_slots = 2, slabs = 2, slab_columns = 32;
 constexpr int threads = 4 * warpgroup_size, compute_threads = 2 * warpgroup_size;
 constexpr int dealloc_warp = 4, product_warp = 12, load_warp = 13;
-constexpr int threads_of_tile = 128;  // of prepare and finish
 
 /// Columns of tensor memory. P and dS: of the k-th 16 queries, in the columns of S of the same 64 queries.
 template <int d>
@@ -62,47 +74,14 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % Q_slots), parity(n / Q_slots % 2) {}
 };
 
-/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its
-/// own.
-__device__ inline int first_tile(const KernelProblem& problem, int b) {
-    return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
-}
-
-/// The tile of Br queries that a CTA of `prepare` or `finish` works on; of packed sequences some have i0 >= Nq.
-struct QueryTile {
-    int b, h, i0;
-    __device__ explicit QueryTile(const KernelProblem& problem) {
-        const int tiles = ceil_div(problem.Nq, Br), head = blockIdx.x / tiles;
-        b = head / problem.Hq, h = head % problem.Hq, i0 = blockIdx.x % tiles * Br;
-    }
-};
-
-/// One CTA a query tile: L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key,
-/// and beyond the last one, L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile,
-/// query); dQ_sum: (scratch tile, element).
+/// One CTA a query tile: L in base 2, D, and zeros for the sums of dQ; see prepare_tile.
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
             Tensor<float> D, Tensor<float> dQ_sum) {
-    const QueryTile tile(problem);
+    const QueryTile tile(problem, Br);
     const Sequence sequence = problem.sequence(tile.b);
-    if (tile.i0 >= sequence.Nq) return;
-    const int scratch = first_tile(problem, tile.b) + tile.i0 / Br, row = threadIdx.x, i = tile.i0 + row;
-
-    float sum = 0, L_i = 0;
-    if (problem.mask(sequence).seeing_queries().contains(i)) {
-        const auto O_gmem = sequence.queries(O, tile.h);
-        const auto dO_gmem = sequence.queries(dO, tile.h);
-        for (int column = 0; column < d; column += 8) {
-            const Vector<T, 8> o = O_gmem.load8(i, column), g = dO_gmem.load8(i, column);
-            for (int e = 0; e < 8; ++e) sum += to_float(o[e]) * to_float(g[e]);
-        }
-        L_i = sequence.queries(L, tile.h)(i) * log2_e;
-    }
-    L_log2.matrix(0, tile.h, scratch, 1)(0, row) = L_i;
-    D.matrix(0, tile.h, scratch, 1)(0, row) = sum;
-    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, scratch, 1);
-    for (int e = 4 * threadIdx.x; e < Br * d; e += 4 * threads_of_tile) dQ_sum_gmem.store(0, e, Vector<float, 4>{});
+    if (tile.i0 < sequence.Nq) prepare_tile<T, d, Br>(problem, sequence, tile, O, dO, L, L_log2, D, dQ_sum);
 }
 
 template <class T, int d>
@@ -123,7 +102,7 @@ __global__ void __launch_bounds__(threads, 1)
     const int group = problem.Hq / problem.Hkv;
     const Range q_tiles = mask.query_tiles(j0, Bc, Br);
     const int steps = q_tiles.empty() ? 0 : group * (q_tiles.end - q_tiles.begin);
-    const int scratch = first_tile(problem, b);
+    const int scratch = first_tile(problem, b, Br);
     // The n-th step's query head and tile.
     const auto head_of = [&](int n) { return kv_head * group + n / (q_tiles.end - q_tiles.begin); };
     const auto tile_of = [&](int n) { return q_tiles.begin + n % (q_tiles.end - q_tiles.begin); };
@@ -176,6 +155,7 @@ __global__ void __launch_bounds__(threads, 1)
         const int thread = threadIdx.x;
         for (int n = 0; n < steps; ++n) {
             float dQ[d / slab_columns][slab_columns];
+            // 10.
             wait(smem.dQ_full.address(0), n % 2);
 #pragma unroll
             for (int slab = 0; slab < d / slab_columns; ++slab)
@@ -218,6 +198,7 @@ __global__ void __launch_bounds__(threads, 1)
             const int i0 = tile_of(n) * Br + 64 * half;
             float P[2][32], dP[2][32];
 
+            // 7.
             wait(smem.S_full.address(0), n % 2);
 #pragma unroll
             for (int part = 0; part < 2; ++part) tcgen05_ld(P[part], tmem + Columns::S + 64 * half + 32 * part);
@@ -247,6 +228,7 @@ __global__ void __launch_bounds__(threads, 1)
             tcgen05_fence_before_thread_sync();
             mbarrier_arrive(smem.P_ready.address(0));
 
+            // 8.
             wait(smem.dP_full.address(0), n % 2);
 #pragma unroll
             for (int part = 0; part < 2; ++part) tcgen05_ld(dP[part], tmem + Columns::dP + 64 * half + 32 * part);
@@ -279,7 +261,7 @@ __global__ void __launch_bounds__(threads, 1)
             mbarrier_arrive(smem.dS_ready.address(0));
         }
 
-        // dV is the first warpgroup's to store, dK the second's.
+        // 9. dV is the first warpgroup's to store, dK the second's.
         wait(smem.dK_full.address(0), 0);
         float sum[d / 32][32];
 #pragma unroll
@@ -314,13 +296,13 @@ __global__ void __launch_bounds__(threads, 1)
         constexpr std::uint32_t dQ_instruction = tcgen05_instruction<T>(Br, d, Major::mn, Major::mn);
         const auto issue_S_and_dP = [&](int n) {
             const Place place(n);
-            wait(smem.Q_full.address(place.slot), place.parity);
+            mbarrier_wait_parity(smem.Q_full.address(place.slot), place.parity);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
                 tcgen05_mma_ss(tmem + Columns::S, smem.K.k_major(0, 16 * k), smem.Q[place.slot].k_major(0, 16 * k),
                                S_instruction, k > 0);
             tcgen05_commit(smem.S_full.address(0));
-            wait(smem.dO_full.address(0), n % 2);
+            mbarrier_wait_parity(smem.dO_full.address(0), n % 2);
             if (n > 0) wait(smem.dQ_empty.address(0), (n - 1) % 2);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
@@ -328,16 +310,21 @@ __global__ void __launch_bounds__(threads, 1)
                                k > 0);
             tcgen05_commit(smem.dP_full.address(0));
         };
-        wait(smem.KV_full.address(0), 0);
+        // 3.
+        mbarrier_wait_parity(smem.KV_full.address(0), 0);
         issue_S_and_dP(0);
         for (int n = 0; n < steps; ++n) {
             const Place place(n);
+
+            // 4.
             wait(smem.P_ready.address(0), n % 2);
 #pragma unroll
             for (int k = 0; k < Br / 16; ++k)
                 tcgen05_mma_ts(tmem + Columns::dV, tmem + Columns::P(k), smem.dO.mn_major(16 * k, 0), dV_instruction,
                                n > 0 || k > 0);
             tcgen05_commit(smem.dO_empty.address(0));
+
+            // 5.
             wait(smem.dS_ready.address(0), n % 2);
 #pragma unroll
             for (int k = 0; k < Br / 16; ++k)
@@ -350,6 +337,8 @@ __global__ void __launch_bounds__(threads, 1)
                 tcgen05_mma_ss(tmem + Columns::dQ, smem.dS.mn_major(16 * k, 0), smem.K.mn_major(16 * k, 0),
                                dQ_instruction, k > 0);
             tcgen05_commit(smem.dQ_full.address(0));
+
+            // 6.
             wait(smem.S_free.address(0), n % 2);
             if (n + 1 < steps) issue_S_and_dP(n + 1);
         }
@@ -364,6 +353,7 @@ __global__ void __launch_bounds__(threads, 1)
             for (int i = lane_id(); i < tile.rows * d / 8; i += warp_size)
                 if (!kept.contains(first + i / (d / 8))) tile.store(i / (d / 8), i % (d / 8) * 8, Vector<T, 8>{});
         };
+        // 1.
         {
             const int key = int(sequence.first_key) + j0;
             const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
@@ -382,6 +372,7 @@ __global__ void __launch_bounds__(threads, 1)
                 if (elect_sync()) mbarrier_arrive(full);
             }
         }
+        // 2.
         for (int n = 0; n < steps; ++n) {
             const Place place(n);
             const int head = head_of(n), q_tile = tile_of(n), i0 = q_tile * Br, i = int(sequence.first_query) + i0;
@@ -419,11 +410,11 @@ __global__ void __launch_bounds__(threads, 1)
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     finish(KernelProblem problem, Tensor<const float> dQ_sum, Tensor<T> dQ) {
-    const QueryTile tile(problem);
+    const QueryTile tile(problem, Br);
     const Sequence sequence = problem.sequence(tile.b);
     const int row = threadIdx.x;
     if (tile.i0 + row >= sequence.Nq) return;
-    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, first_tile(problem, tile.b) + tile.i0 / Br, 1);
+    const auto dQ_sum_gmem = dQ_sum.matrix(0, tile.h, tile.scratch, 1);
     const auto dQ_gmem = sequence.queries(dQ, tile.h);
     for (int column = 0; column < d; column += 8) {
         Vector<T, 8> chunk;

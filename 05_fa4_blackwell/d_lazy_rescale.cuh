@@ -4,6 +4,8 @@
 // and O are relative to the same one: the base stays while the maximum is at most tau = 8 (log2) beyond it, and no weight is
 // larger than 256, far from what 16 bits hold (common/attention/rescale.h). alpha is then exactly 1, and a warp of the
 // correction all of whose queries have alpha = 1 has nothing to do. L = c m + log l with the base in the place of m.
+//
+// Roles, tensor memory, mbarriers and phases as in 05b. What differs are alpha in phase 6 and the vote in phase 9.
 #pragma once
 
 #include "common/attention/exp2.h"
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(threads, 1)
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size, row = i0 + Br * own + thread;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
         const Range full_tiles = mask.full_key_tiles(i0 + Br * own, Br, Bc), keys = mask.keys(row);
-        // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
+        // A softmax seeks the largest score: a scale that is not positive changes their sign, or makes them all 0.
         const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
         float m = -infinity, l = 0;  // m: the base of weights, at most tau behind the maximum
 
@@ -120,6 +122,8 @@ __global__ void __launch_bounds__(threads, 1)
 
         for (int step = 0; step < steps; ++step) {
             const int kv_tile = kv_tiles.end - 1 - step, j0 = kv_tile * Bc;
+
+            // 6.
             mbarrier_wait_parity(smem.S_full.address(own), step % 2);
             tcgen05_fence_after_thread_sync();
             float S[4][32];
@@ -140,11 +144,13 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
             for (int i = 0; i < Bc; ++i) m_part[i % 4] = max_nan(m_part[i % 4], S[i / 32][i % 32]);
             const float m_new = max_nan(max_nan(m_part[0], m_part[1]), max_nan(m_part[2], m_part[3]));
-            const float alpha = conditional_rescale(mul_rn(c, m), mul_rn(c, m_new)).alpha;
+            // Base and maximum relative to the maximum: their distance is rounded once, as are the weights'.
+            const float base_before = c * (m - exponent_base(m_new)), maximum = m_new == -infinity ? -infinity : 0;
+            const float alpha = conditional_rescale(base_before, maximum).alpha;
             if (alpha != 1) m = m_new;
             if (step > 0) send_factor(step - 1, alpha);
 
-            // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+            // 7. c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
             // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
             float base = mul_rn(c, exponent_base(m));
             if (vote_sync_any(fabsf(base) > 4096)) {
@@ -170,7 +176,7 @@ __global__ void __launch_bounds__(threads, 1)
                 tcgen05_fence_before_thread_sync();
                 mbarrier_arrive((part == 2 ? smem.W_ready : smem.W_last).address(own));
             }
-            // The product has W by now; the sum delays nobody.
+            // 8. The product has W by now; the sum delays nobody.
             float sum[4] = {};
 #pragma unroll
             for (int i = 0; i < Bc; ++i) sum[i % 4] += S[i / 32][i % 32];
@@ -186,6 +192,7 @@ __global__ void __launch_bounds__(threads, 1)
         setmaxnreg_dec<88>();
         role("correction");
         const int thread = threadIdx.x % warpgroup_size;
+        // 9.
         for (int i = 0; i < tiles; ++i) mbarrier_arrive(smem.W_ready.address(i));  // there is no O yet
         for (int step = 1; step < steps; ++step) {
             for (int i = 0; i < tiles; ++i) {
@@ -208,6 +215,7 @@ __global__ void __launch_bounds__(threads, 1)
                 mbarrier_arrive(smem.W_ready.address(i));
             }
         }
+        // 10.
         for (int i = 0; i < tiles; ++i) {
             mbarrier_wait_parity(smem.alpha_full.address(i), (steps - 1) % 2);
             const float factor = smem.alpha[i](thread);
@@ -240,30 +248,33 @@ __global__ void __launch_bounds__(threads, 1)
         role("products");
         constexpr std::uint32_t S_instruction = tcgen05_instruction<T>(Br, Bc, Major::k, Major::k);
         constexpr std::uint32_t O_instruction = tcgen05_instruction<T>(Br, d, Major::k, Major::mn);
-        const auto issue_S = [&](int i, const Place& K) {
+        const auto wait = [&](std::uint32_t barrier, int parity) {
+            mbarrier_wait_parity(barrier, parity);
+            tcgen05_fence_after_thread_sync();
+        };
+        const auto issue_S = [&](int i, const Place& K, int step) {
+            if (Columns::W_in_S && step > 0) wait(smem.W_read.address(i), (step - 1) % 2);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
                 tcgen05_mma_ss(tmem + Columns::S(i), smem.Q[i].k_major(0, 16 * k), smem.KV[K.slot].k_major(0, 16 * k),
                                S_instruction, k > 0);
             tcgen05_commit(smem.S_full.address(i));
         };
-        const auto wait = [&](std::uint32_t barrier, int parity) {
-            mbarrier_wait_parity(barrier, parity);
-            tcgen05_fence_after_thread_sync();
-        };
 
+        // 3.
         const Place first(0);
-        wait(smem.KV_full.address(first.slot), first.parity);
+        mbarrier_wait_parity(smem.KV_full.address(first.slot), first.parity);
         for (int i = 0; i < tiles; ++i) {
-            wait(smem.Q_full.address(i), 0);
-            issue_S(i, first);
+            mbarrier_wait_parity(smem.Q_full.address(i), 0);
+            issue_S(i, first, 0);
         }
         tcgen05_commit(smem.KV_empty.address(first.slot));
         for (int step = 0; step < steps; ++step) {
             const Place V(2 * step + 1), K(2 * step + 2);
             const bool last = step == steps - 1;
-            wait(smem.KV_full.address(V.slot), V.parity);
+            mbarrier_wait_parity(smem.KV_full.address(V.slot), V.parity);
             for (int i = 0; i < tiles; ++i) {
+                // 4.
                 wait(smem.W_ready.address(i), step % 2);
 #pragma unroll
                 for (int k = 0; k < Bc / 16; ++k) {
@@ -271,20 +282,22 @@ __global__ void __launch_bounds__(threads, 1)
                     tcgen05_mma_ts(tmem + Columns::O(i), tmem + Columns::W(i) + 8 * k,
                                    smem.KV[V.slot].mn_major(16 * k, 0), O_instruction, step > 0 || k > 0);
                 }
+                if (Columns::W_in_S) tcgen05_commit(smem.W_read.address(i));
                 if (last) {
                     tcgen05_commit(smem.O_full.address(i));
                     continue;
                 }
-                if (i == 0) wait(smem.KV_full.address(K.slot), K.parity);
-                if (Columns::W_in_S) {
-                    tcgen05_commit(smem.W_read.address(i));
-                    wait(smem.W_read.address(i), step % 2);
-                }
-                issue_S(i, K);
+
+                // 5.
+                if (i == 0) mbarrier_wait_parity(smem.KV_full.address(K.slot), K.parity);
+                issue_S(i, K, step + 1);
             }
             tcgen05_commit(smem.KV_empty.address(V.slot));
             if (!last) tcgen05_commit(smem.KV_empty.address(K.slot));
         }
+        // A CTA must not end before the last commits have arrived; the copies wait for those of the ring.
+        for (int i = 0; Columns::W_in_S && i < tiles; ++i)
+            mbarrier_wait_parity(smem.W_read.address(i), (steps - 1) % 2);
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
         role("copies in");
@@ -310,6 +323,7 @@ __global__ void __launch_bounds__(threads, 1)
                 if (elect_sync()) mbarrier_arrive(full);
             }
         };
+        // 1.
         for (int i = 0; i < tiles; ++i) {
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(smem.Q_full.address(i), sizeof(smem.Q[i]));
@@ -317,10 +331,14 @@ __global__ void __launch_bounds__(threads, 1)
                                         sequence.batch, smem.Q_full.address(i));
             }
         }
+        // 2.
         for (int step = 0; step < steps; ++step) {
             const int j0 = (kv_tiles.end - 1 - step) * Bc;
             load(2 * step, K_map, j0, false);
-            load(2 * step + 1, V_map, j0, j0 < seen.begin || j0 + Bc > seen.end);
+            // Rows that lie in the tensor and that nobody may see; beyond it there are zeros already.
+            const bool hidden =
+                j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+            load(2 * step + 1, V_map, j0, hidden);
         }
         // A CTA must not end before the last commits have arrived.
         for (int n = 2 * steps; n < 2 * steps + slots; ++n)
@@ -328,6 +346,7 @@ __global__ void __launch_bounds__(threads, 1)
     } else if (warp_id() == store_warp) {
         // ---- copies out ----
         role("copies out");
+        // 11.
         for (int i = 0; i < tiles; ++i) {
             const int first = i0 + Br * i;
             mbarrier_wait_parity(smem.O_staged.address(i), 0);

@@ -1,13 +1,13 @@
-// 05e  persistent: 05d in CTAs that take tile after tile, the longest first.
+// 05e  persistent: 05d in CTAs that take pair after pair of query tiles, the longest first.
 //
-// One CTA for each multiprocessor takes pair after pair of query tiles; Tiles says in what order. Every role goes on to
-// the next pair by itself: while the correction still scales O of one, the copies and the first products of the next are
-// under way. Phases go on counting over tiles. What this needs beside 05d:
+// One CTA for each multiprocessor; TileOrder (tile_order.h) says which pairs it takes, and in what order. Every role goes
+// on to the next pair by itself: while the correction still scales O of one, the copies and the first products of the
+// next are under way. Phases go on counting over pairs. Roles, tensor memory and phases as in 05b, and more to wait for:
 //
-//   Q_empty        commit of the last product that reads Q_i
-//   W_read         S_i overwrites W_i, of the tile before too (d = 128; see 05b)
-//   O_empty        the copy of O_i out of shared memory has read it. O has memory of its own here, Q is being loaded
-//   W_ready        of a tile's first keys: the correction has fetched O_i of the tile before
+//   Q_empty    commit of the last S_i of a pair: the next Q may come
+//   W_read     now also from a pair's last step to the next pair's first (d = 128)
+//   W_ready    of a pair's first keys: the correction has fetched O_i of the pair before
+//   O_empty    the copy of O_i out of shared memory has read it. O has memory of its own here, for Q is being loaded
 //
 // On chip, d = 128 (64): Q 64 KiB (32), O 64 (32), three slots of 32 KiB (16) for K and V; 512 columns, one CTA an SM.
 #pragma once
@@ -15,6 +15,7 @@
 #include "common/attention/exp2.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/rescale.h"
+#include "common/attention/tile_order.h"
 #include "common/gpu/gpu.h"
 
 namespace stage05::e {
@@ -55,25 +56,7 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// Pairs of query tiles in the order in which CTAs take them: longest_first, as a causal mask wants it, the last rows of
-/// all heads come first, and CTAs go there and back, so that their sums of lengths are even; otherwise head by head, so
-/// that CTAs that run at the same time read the same keys.
-struct Tiles {
-    int pairs, heads;
-    bool longest_first;
-
-    __device__ std::int64_t number(int round) const {
-        const int cta = round % 2 == 0 || !longest_first ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-        return std::int64_t(round) * gridDim.x + cta;
-    }
-    __device__ bool has(std::int64_t number) const { return number < std::int64_t(pairs) * heads; }
-    __device__ int head(int number) const { return longest_first ? number % heads : number / pairs; }
-    __device__ int i0(int number) const {
-        return (longest_first ? pairs - 1 - number / heads : number % pairs) * tiles * Br;
-    }
-};
-
-/// One of them: who it is and what it sees.
+/// A pair of query tiles: who it is and what it sees.
 struct Work {
     int h, i0;
     Sequence sequence;
@@ -91,7 +74,7 @@ struct Work {
 /// Exp2: which of a row's exponentials are polynomials, an Exp2Policy.
 template <class T, int d, class Exp2>
 __global__ void __launch_bounds__(threads, 1)
-    forward(KernelProblem problem, Tiles order, const __grid_constant__ TensorMap Q_map,
+    forward(KernelProblem problem, TileOrder order, const __grid_constant__ TensorMap Q_map,
             const __grid_constant__ TensorMap K_map, const __grid_constant__ TensorMap V_map,
             const __grid_constant__ TensorMap O_map, Tensor<T> O, Tensor<float> L) {
     using Columns = e::Columns<d>;
@@ -100,8 +83,8 @@ __global__ void __launch_bounds__(threads, 1)
     /// Calls work_on(work) for each pair of tiles of this CTA, in order.
     const auto for_each_work = [&](auto&& work_on) {
         for (int round = 0; order.has(order.number(round)); ++round) {
-            const int number = int(order.number(round));
-            const Work work(problem, order.head(number), order.i0(number));
+            const auto [head, i0] = order.tile(order.number(round), tiles * Br);
+            const Work work(problem, head, i0);
             if (work.i0 < work.sequence.Nq) work_on(work);
         }
     };
@@ -140,13 +123,13 @@ __global__ void __launch_bounds__(threads, 1)
         role("softmax", warpgroup_id());
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
-        // A softmax seeks the largest score: a scale that is not positive turns the products round, or makes them all 0.
+        // A softmax seeks the largest score: a scale that is not positive changes their sign, or makes them all 0.
         const float c = problem.scale == 0 ? 1 : fabsf(problem.scale) * log2_e;
         int n = 0;  // steps of all tiles so far
 
         // A factor for each query: the correction multiplies O by it.
-        const auto send_factor = [&](int n, float factor) {
-            mbarrier_wait_parity(smem.alpha_empty.address(own), n % 2 ^ 1);
+        const auto send_factor = [&](int number, float factor) {
+            mbarrier_wait_parity(smem.alpha_empty.address(own), number % 2 ^ 1);
             smem.alpha[own](thread) = factor;
             mbarrier_arrive(smem.alpha_full.address(own));
         };
@@ -158,6 +141,8 @@ __global__ void __launch_bounds__(threads, 1)
             float m = -infinity, l = 0;  // m: the base of weights, at most tau behind the maximum
             for (int step = 0; step < steps; ++step, ++n) {
                 const int kv_tile = kv_tiles.end - 1 - step, j0 = kv_tile * Bc;
+
+                // 6.
                 mbarrier_wait_parity(smem.S_full.address(own), n % 2);
                 tcgen05_fence_after_thread_sync();
                 float S[4][32];
@@ -178,11 +163,13 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
                 for (int i = 0; i < Bc; ++i) m_part[i % 4] = max_nan(m_part[i % 4], S[i / 32][i % 32]);
                 const float m_new = max_nan(max_nan(m_part[0], m_part[1]), max_nan(m_part[2], m_part[3]));
-                const float alpha = conditional_rescale(mul_rn(c, m), mul_rn(c, m_new)).alpha;
+                // Base and maximum relative to the maximum: their distance is rounded once, as are the weights'.
+                const float base_before = c * (m - exponent_base(m_new)), maximum = m_new == -infinity ? -infinity : 0;
+                const float alpha = conditional_rescale(base_before, maximum).alpha;
                 if (alpha != 1) m = m_new;
                 if (step > 0) send_factor(n - 1, alpha);
 
-                // c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
+                // 7. c s - base is rounded once, but base is rounded too: all weights are too large or small by a factor
                 // 2^(2^-24 |base|) at most, 1 in 16 bits unless |base| is large.
                 float base = mul_rn(c, exponent_base(m));
                 if (vote_sync_any(fabsf(base) > 4096)) {
@@ -208,7 +195,7 @@ __global__ void __launch_bounds__(threads, 1)
                     tcgen05_fence_before_thread_sync();
                     mbarrier_arrive((part == 2 ? smem.W_ready : smem.W_last).address(own));
                 }
-                // The product has W by now; the sum delays nobody.
+                // 8. The product has W by now; the sum delays nobody.
                 float sum[4] = {};
 #pragma unroll
                 for (int i = 0; i < Bc; ++i) sum[i % 4] += S[i / 32][i % 32];
@@ -225,7 +212,7 @@ __global__ void __launch_bounds__(threads, 1)
         setmaxnreg_dec<88>();
         role("correction");
         const int thread = threadIdx.x % warpgroup_size;
-        int n = 0, tile_count = 0;  // factors of each of the two query tiles, tiles with keys so far
+        int n = 0, pair_count = 0;  // factors of each of the two query tiles, pairs with keys so far
         for_each_work([&](const Work& work) {
             const auto& [h, i0, sequence, mask, kv_tiles] = work;
             const int steps = work.steps();
@@ -235,7 +222,9 @@ __global__ void __launch_bounds__(threads, 1)
                     for (int column = 0; column < d; column += 8) O_gmem.store(row, column, Vector<T, 8>{});
                 return;
             }
-            for (int i = 0; i < tiles; ++i) mbarrier_arrive(smem.W_ready.address(i));  // there is no O yet
+            // 9.
+            for (int i = 0; i < tiles; ++i)
+                mbarrier_arrive(smem.W_ready.address(i));  // O_i of the pair before has been fetched
             for (int step = 1; step < steps; ++step, ++n) {
                 for (int i = 0; i < tiles; ++i) {
                     mbarrier_wait_parity(smem.alpha_full.address(i), n % 2);
@@ -261,9 +250,9 @@ __global__ void __launch_bounds__(threads, 1)
                 mbarrier_wait_parity(smem.alpha_full.address(i), n % 2);
                 const float factor = smem.alpha[i](thread);
                 mbarrier_arrive(smem.alpha_empty.address(i));
-                mbarrier_wait_parity(smem.O_full.address(i), tile_count % 2);
+                mbarrier_wait_parity(smem.O_full.address(i), pair_count % 2);
                 tcgen05_fence_after_thread_sync();
-                mbarrier_wait_parity(smem.O_empty.address(i), tile_count % 2 ^ 1);
+                mbarrier_wait_parity(smem.O_empty.address(i), pair_count % 2 ^ 1);
 #pragma unroll
                 for (int column = 0; column < d; column += 32) {
                     float O_part[32];
@@ -280,7 +269,7 @@ __global__ void __launch_bounds__(threads, 1)
                 tcgen05_fence_before_thread_sync();
                 mbarrier_arrive(smem.O_staged.address(i));
             }
-            ++n, ++tile_count;
+            ++n, ++pair_count;
         });
         tcgen05_fence_before_thread_sync();
         barrier_sync(1, warpgroup_size);
@@ -298,32 +287,34 @@ __global__ void __launch_bounds__(threads, 1)
             mbarrier_wait_parity(barrier, parity);
             tcgen05_fence_after_thread_sync();
         };
-        // Of the n-th step.
-        const auto issue_S = [&](int i, const Place& K, int n) {
-            if (Columns::W_in_S && n > 0) wait(smem.W_read.address(i), (n - 1) % 2);
+        const auto issue_S = [&](int i, const Place& K, int number, bool last) {
+            if (Columns::W_in_S && number > 0) wait(smem.W_read.address(i), (number - 1) % 2);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
                 tcgen05_mma_ss(tmem + Columns::S(i), smem.Q[i].k_major(0, 16 * k), smem.KV[K.slot].k_major(0, 16 * k),
                                S_instruction, k > 0);
             tcgen05_commit(smem.S_full.address(i));
+            if (last) tcgen05_commit(smem.Q_empty.address(i));
         };
 
-        int n = 0, tile_count = 0;  // steps, tiles with keys so far
+        int n = 0, pair_count = 0;  // steps, pairs with keys so far
         for_each_work([&](const Work& work) {
             const int steps = work.steps();
             if (steps == 0) return;
             const Place first(2 * n);
-            wait(smem.KV_full.address(first.slot), first.parity);
+            // 3.
+            mbarrier_wait_parity(smem.KV_full.address(first.slot), first.parity);
             for (int i = 0; i < tiles; ++i) {
-                wait(smem.Q_full.address(i), tile_count % 2);
-                issue_S(i, first, n);
+                mbarrier_wait_parity(smem.Q_full.address(i), pair_count % 2);
+                issue_S(i, first, n, steps == 1);
             }
             tcgen05_commit(smem.KV_empty.address(first.slot));
             for (int step = 0; step < steps; ++step, ++n) {
                 const Place V(2 * n + 1), K(2 * n + 2);
                 const bool last = step == steps - 1;
-                wait(smem.KV_full.address(V.slot), V.parity);
+                mbarrier_wait_parity(smem.KV_full.address(V.slot), V.parity);
                 for (int i = 0; i < tiles; ++i) {
+                    // 4.
                     wait(smem.W_ready.address(i), n % 2);
 #pragma unroll
                     for (int k = 0; k < Bc / 16; ++k) {
@@ -334,30 +325,32 @@ __global__ void __launch_bounds__(threads, 1)
                     if (Columns::W_in_S) tcgen05_commit(smem.W_read.address(i));
                     if (last) {
                         tcgen05_commit(smem.O_full.address(i));
-                        tcgen05_commit(smem.Q_empty.address(i));
                         continue;
                     }
-                    if (i == 0) wait(smem.KV_full.address(K.slot), K.parity);
-                    issue_S(i, K, n + 1);
+
+                    // 5.
+                    if (i == 0) mbarrier_wait_parity(smem.KV_full.address(K.slot), K.parity);
+                    issue_S(i, K, n + 1, step == steps - 2);
                 }
                 tcgen05_commit(smem.KV_empty.address(V.slot));
                 if (!last) tcgen05_commit(smem.KV_empty.address(K.slot));
             }
-            ++tile_count;
+            ++pair_count;
         });
-        // A CTA must not end before the last commits have arrived.
-        for (int i = 0; i < tiles && Columns::W_in_S && n > 0; ++i) wait(smem.W_read.address(i), (n - 1) % 2);
+        // A CTA must not end before the last commits have arrived; the copies wait for those of Q and the ring.
+        if (Columns::W_in_S && n > 0)
+            for (int i = 0; i < tiles; ++i) mbarrier_wait_parity(smem.W_read.address(i), (n - 1) % 2);
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
         role("copies in");
-        int n = 0, tile_count = 0, landed_count = 0;
+        int n = 0, pair_count = 0, landed_count = 0;
         for_each_work([&](const Work& work) {
             const auto& [h, i0, sequence, mask, kv_tiles] = work;
             const int steps = work.steps(), kv_head = problem.kv_head(h);
             const Range seen = mask.seen_keys();
             if (steps == 0) return;
-            const auto load = [&](int n, const TensorMap& map, int j0, bool hidden) {
-                const Place place(n);
+            const auto load = [&](int number, const TensorMap& map, int j0, bool hidden) {
+                const Place place(number);
                 auto& tile = smem.KV[place.slot];
                 const std::uint32_t full = smem.KV_full.address(place.slot), landed = smem.V_landed.address(0);
                 mbarrier_wait_parity(smem.KV_empty.address(place.slot), place.parity ^ 1);
@@ -375,35 +368,39 @@ __global__ void __launch_bounds__(threads, 1)
                     if (elect_sync()) mbarrier_arrive(full);
                 }
             };
-            for (int i = 0; i < tiles; ++i) {
-                mbarrier_wait_parity(smem.Q_empty.address(i), tile_count % 2 ^ 1);
-                if (elect_sync()) {
-                    mbarrier_arrive_expect_tx(smem.Q_full.address(i), sizeof(smem.Q[i]));
-                    cp_async_bulk_tensor_5d(smem.Q[i].address(), Q_map, 0, int(sequence.first_query) + i0 + Br * i, 0,
-                                            h, sequence.batch, smem.Q_full.address(i));
-                }
-            }
-            ++tile_count;
+            // 2. and 1.: the first K does not wait for room for Q.
             for (int step = 0; step < steps; ++step, ++n) {
                 const int j0 = (kv_tiles.end - 1 - step) * Bc;
                 load(2 * n, K_map, j0, false);
-                load(2 * n + 1, V_map, j0, j0 < seen.begin || j0 + Bc > seen.end);
+                for (int i = 0; step == 0 && i < tiles; ++i) {
+                    mbarrier_wait_parity(smem.Q_empty.address(i), pair_count % 2 ^ 1);
+                    if (elect_sync()) {
+                        mbarrier_arrive_expect_tx(smem.Q_full.address(i), sizeof(smem.Q[i]));
+                        cp_async_bulk_tensor_5d(smem.Q[i].address(), Q_map, 0, int(sequence.first_query) + i0 + Br * i,
+                                                0, h, sequence.batch, smem.Q_full.address(i));
+                    }
+                }
+                // Rows that lie in the tensor and that nobody may see; beyond it there are zeros already.
+                const bool hidden =
+                    j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+                load(2 * n + 1, V_map, j0, hidden);
             }
+            ++pair_count;
         });
         // A CTA must not end before the last commits have arrived.
-        for (int i = 0; i < tiles; ++i) mbarrier_wait_parity(smem.Q_empty.address(i), tile_count % 2 ^ 1);
+        for (int i = 0; i < tiles; ++i) mbarrier_wait_parity(smem.Q_empty.address(i), pair_count % 2 ^ 1);
         for (int tail = 2 * n; tail < 2 * n + slots; ++tail)
             mbarrier_wait_parity(smem.KV_empty.address(Place(tail).slot), Place(tail).parity ^ 1);
     } else if (warp_id() == store_warp) {
         // ---- copies out ----
         role("copies out");
-        int tile_count = 0;
+        int pair_count = 0;
         for_each_work([&](const Work& work) {
             const auto& [h, i0, sequence, mask, kv_tiles] = work;
             if (kv_tiles.empty()) return;
             for (int i = 0; i < tiles; ++i) {
                 const int first = i0 + Br * i;
-                mbarrier_wait_parity(smem.O_staged.address(i), tile_count % 2);
+                mbarrier_wait_parity(smem.O_staged.address(i), pair_count % 2);
                 if (problem.cu_q == nullptr || first + Br <= sequence.Nq) {
                     if (elect_sync() && first < sequence.Nq) {
                         cp_async_bulk_tensor_5d_store(O_map, 0, int(sequence.first_query) + first, 0, h, sequence.batch,
@@ -421,7 +418,7 @@ __global__ void __launch_bounds__(threads, 1)
                 }
                 if (elect_sync()) mbarrier_arrive(smem.O_empty.address(i));
             }
-            ++tile_count;
+            ++pair_count;
         });
     }
 }

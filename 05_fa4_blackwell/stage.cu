@@ -1,4 +1,6 @@
 // Registers stage 05: what each rung does, how it is launched, and what it costs in closed form.
+#include <algorithm>
+
 #include "05_fa4_blackwell/a_tensor_memory.cuh"
 #include "05_fa4_blackwell/b_roles.cuh"
 #include "05_fa4_blackwell/backward_a.cuh"
@@ -37,36 +39,33 @@ void launch_a(const Problem& problem, Operands& operands) {
     });
 }
 
-/// Operands of 05b, c and d.
-template <class T, class Kernel>
-void launch(const gpu::LaunchShape& shape, Kernel kernel, const Problem& problem, Operands& operands) {
+/// Launches 05b, c or d, which take the same operands, grid and shared memory.
+template <class T, int d, class Kernel>
+void launch(const char* name, Kernel kernel, const Problem& problem, Operands& operands) {
+    static_assert(sizeof(b::Shared<T, d>) == sizeof(c::Shared<T, d>) &&
+                  sizeof(b::Shared<T, d>) == sizeof(stage05::d::Shared<T, d>));
     const ladder::TensorMaps maps{problem};
-    gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, b::Br),
+    gpu::launch({name, query_tile_ctas(problem, queries_of_pair), b::threads, sizeof(b::Shared<T, d>)}, kernel,
+                ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, b::Br),
                 maps.keys<T>("K", operands.K, b::Bc), maps.keys<T>("V", operands.V, b::Bc),
                 maps.queries<T>("O", operands.O, b::Br), operands.O.as<T>(), operands.L.as<float>());
 }
 
 void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        launch<T>(
-            {"stage05::b::forward", query_tile_ctas(problem, queries_of_pair), b::threads, sizeof(b::Shared<T, d>)},
-            b::forward<T, d>, problem, operands);
+        launch<T, d>("stage05::b::forward", b::forward<T, d>, problem, operands);
     });
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        launch<T>(
-            {"stage05::c::forward", query_tile_ctas(problem, queries_of_pair), c::threads, sizeof(c::Shared<T, d>)},
-            c::forward<T, d, Exp2>, problem, operands);
+        launch<T, d>("stage05::c::forward", c::forward<T, d, Exp2>, problem, operands);
     });
 }
 
 void launch_d(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        launch<T>(
-            {"stage05::d::forward", query_tile_ctas(problem, queries_of_pair), d::threads, sizeof(d::Shared<T, d>)},
-            d::forward<T, d, Exp2>, problem, operands);
+        launch<T, d>("stage05::d::forward", stage05::d::forward<T, d, Exp2>, problem, operands);
     });
 }
 
@@ -79,7 +78,8 @@ void launch_e(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const ladder::TensorMaps maps{problem};
         const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-        const e::Tiles order = {attention::ceil_div(problem.Nq, queries_of_pair), problem.B * problem.Hq, masked};
+        const attention::TileOrder order = {attention::ceil_div(problem.Nq, queries_of_pair), problem.B * problem.Hq,
+                                            masked};
         const std::int64_t ctas = std::min<std::int64_t>(query_tile_ctas(problem, queries_of_pair), multiprocessors());
         gpu::launch({"stage05::e::forward", ctas, e::threads, sizeof(e::Shared<T, d>)}, e::forward<T, d, Exp2>,
                     ladder::kernel_problem(problem, operands), order, maps.queries<T>("Q", operands.Q, e::Br),
@@ -126,14 +126,14 @@ void launch_backward(const Problem& problem, Operands& operands) {
         const gpu::LaunchShape backward = {"stage05::a_backward::backward", ladder::key_tile_ctas(problem, a::Bc),
                                            a::threads, sizeof(a::Shared<T, d>)};
         gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage05::a_backward::prepare", query_tiles, a::threads_of_tile, 0}, a::prepare<T, d>,
+        gpu::launch({"stage05::a_backward::prepare", query_tiles, attention::threads_of_tile, 0}, a::prepare<T, d>,
                     kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
                     L_log2, D, dQ_sum);
         gpu::launch(backward, a::backward<T, d>, kernel_problem, maps.queries<T>("Q", operands.Q, a::Br),
                     maps.keys<T>("K", operands.K, a::Bc), maps.keys<T>("V", operands.V, a::Bc),
                     maps.queries<T>("dO", operands.dO, a::Br), gpu::read_only(L_log2), gpu::read_only(D), dQ_sum,
                     operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage05::a_backward::finish", query_tiles, a::threads_of_tile, 0}, a::finish<T, d>,
+        gpu::launch({"stage05::a_backward::finish", query_tiles, attention::threads_of_tile, 0}, a::finish<T, d>,
                     kernel_problem, gpu::read_only(dQ_sum), operands.dQ.as<T>());
     });
 }

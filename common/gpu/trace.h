@@ -1,5 +1,5 @@
 // What the warps of a CTA and their engines are at, recorded by the emulator in its logical time: who waits for whom.
-// common/profile/trace_main.cc writes it as a picture's data.
+// common/profile/trace_main.cc writes it as a trace file.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,11 @@ struct TraceSpan {
     std::int64_t begin, end;
 };
 
-/// Launches from now on record the CTA with this number; -1: none. Throws Error on a GPU, which records nothing.
+#if GPU_EMULATOR
+/// Launches from now on record the CTA with this number; -1: none.
 void record_trace(std::int64_t cta);
 /// Of all launches since record_trace().
 const std::vector<TraceSpan>& trace();
+#endif
 
 }  // namespace gpu

@@ -39,16 +39,16 @@ const char* category(const TraceSpan& span) {
 json trace_events(std::vector<TraceSpan> spans, std::int64_t cta) {
     std::ranges::stable_sort(spans, {}, &TraceSpan::begin);
     std::map<std::string, int> warp_of;  // the first of each role
-    for (const TraceSpan& span : spans) {
-        const auto [place, is_new] = warp_of.emplace(span.role, span.warp);
-        place->second = std::min(place->second, span.warp);
-    }
     if (spans.empty()) throw std::runtime_error("No thread of that CTA has a role (gpu::role).");
+    for (const TraceSpan& span : spans) {
+        int& first = warp_of.emplace(span.role, span.warp).first->second;
+        first = std::min(first, span.warp);
+    }
 
     json trace = json::array();
     const std::int64_t zero = spans.front().begin;
-    const auto name = [&](const char* what, int track, const std::string& name) {
-        trace.push_back({{"ph", "M"}, {"name", what}, {"pid", cta}, {"tid", track}, {"args", {{"name", name}}}});
+    const auto name = [&](const char* what, int track, const std::string& words) {
+        trace.push_back({{"ph", "M"}, {"name", what}, {"pid", cta}, {"tid", track}, {"args", {{"name", words}}}});
     };
     const auto add = [&](int track, const std::string& words, const char* kind, std::int64_t begin, std::int64_t end) {
         trace.push_back({{"ph", "X"},

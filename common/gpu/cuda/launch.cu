@@ -1,6 +1,5 @@
 // The host's side of a real GPU: what common/gpu/launch.h declares, on the CUDA runtime.
 #include "common/gpu/launch.h"
-#include "common/gpu/trace.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -256,12 +255,6 @@ std::optional<double> Timer::stop() {
 }
 
 // What only the emulator can do -------------------------------------------------------------------------------------
-
-void record_trace(std::int64_t) { throw Error("A GPU records no trace; the emulator does."); }
-const std::vector<TraceSpan>& trace() {
-    static const std::vector<TraceSpan> none;
-    return none;
-}
 
 void choose_schedule(const std::string&, std::uint64_t) {
     throw Error("A GPU decides for itself in which order its threads run; schedules are chosen on the emulator.");

@@ -1,16 +1,16 @@
-// The order in which the persistent CTAs of 04e, 04f and 04g take query tiles.
+// The order in which persistent CTAs take query tiles.
 #pragma once
 
 #include <cstdint>
 
-#include "common/gpu/gpu.h"
+#include "common/gpu/machine.h"
 
-namespace stage04 {
+namespace attention {
 
 /// The query tiles of a launch in the order in which CTAs take them: longest_first, as a causal mask wants it, the last
 /// rows of all heads come first, and CTAs go there and back, so that their sums of lengths are even; otherwise head by
 /// head, so that CTAs that run at the same time read the same keys.
-struct Tiles {
+struct TileOrder {
     int query_tiles, heads;
     bool longest_first;
     struct Tile {
@@ -28,4 +28,4 @@ struct Tiles {
     }
 };
 
-}  // namespace stage04
+}  // namespace attention
