@@ -66,12 +66,11 @@ __global__ void __launch_bounds__(threads, 1)
     const Mask mask = problem.mask(sequence);
     const Range kv_tiles = mask.key_tiles(i0, tiles * Br, Bc);
     const int steps = kv_tiles.end - kv_tiles.begin;  // the last key tile first
-    const auto O_gmem = sequence.queries(O, h);
-    const auto L_gmem = sequence.queries(L, h);
     if (kv_tiles.empty()) {
+        const auto O_gmem = sequence.queries(O, h);
         for (int row = threadIdx.x; row < tiles * Br && i0 + row < sequence.Nq; row += threads) {
             for (int column = 0; column < d; column += 8) O_gmem.store(i0 + row, column, Vector<T, 8>{});
-            L_gmem(i0 + row) = -infinity;
+            sequence.queries(L, h)(i0 + row) = -infinity;
         }
         return;
     }
@@ -104,7 +103,7 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warpgroup_id() < tiles) {
         // ---- softmax: thread t has query t of its tile, in lane t of S, W and O ----
-        setmaxnreg_inc<176>();
+        setmaxnreg_inc<184>();
         role("softmax", warpgroup_id());
         const int own = warpgroup_id(), thread = threadIdx.x % warpgroup_size, row = i0 + Br * own + thread;
         const std::uint32_t S_tmem = tmem + Columns::S(own), W_tmem = tmem + Columns::W(own);
@@ -114,8 +113,8 @@ __global__ void __launch_bounds__(threads, 1)
         float m = -infinity, l = 0;  // m: the base of weights, at most tau behind the maximum
 
         // A factor for each query: the correction multiplies O by it.
-        const auto send_factor = [&](int n, float factor) {
-            mbarrier_wait_parity(smem.alpha_empty.address(own), n % 2 ^ 1);
+        const auto send_factor = [&](int number, float factor) {
+            mbarrier_wait_parity(smem.alpha_empty.address(own), number % 2 ^ 1);
             smem.alpha[own](thread) = factor;
             mbarrier_arrive(smem.alpha_full.address(own));
         };
@@ -183,13 +182,13 @@ __global__ void __launch_bounds__(threads, 1)
             l = l * alpha + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
         }
         send_factor(steps - 1, inverse_sum(l));  // a query that saw no key has l = 0: O = 0
-        if (row < sequence.Nq) L_gmem(row) = log_sum_exp(c * m, l);
+        if (row < sequence.Nq) sequence.queries(L, h)(row) = log_sum_exp(c * m, l);
         return;
     }
 
     if (warp_id() < product_warp) {
         // ---- correction: thread t has lane t of O_0 and O_1 ----
-        setmaxnreg_dec<88>();
+        setmaxnreg_dec<80>();
         role("correction");
         const int thread = threadIdx.x % warpgroup_size;
         // 9.
@@ -242,7 +241,7 @@ __global__ void __launch_bounds__(threads, 1)
         return;
     }
 
-    setmaxnreg_dec<72>();
+    setmaxnreg_dec<64>();
     if (warp_id() == product_warp && elect_sync()) {
         // ---- products: one thread ----
         role("products");
@@ -252,8 +251,8 @@ __global__ void __launch_bounds__(threads, 1)
             mbarrier_wait_parity(barrier, parity);
             tcgen05_fence_after_thread_sync();
         };
-        const auto issue_S = [&](int i, const Place& K, int step) {
-            if (Columns::W_in_S && step > 0) wait(smem.W_read.address(i), (step - 1) % 2);
+        const auto issue_S = [&](int i, const Place& K, int number) {
+            if (Columns::W_in_S && number > 0) wait(smem.W_read.address(i), (number - 1) % 2);
 #pragma unroll
             for (int k = 0; k < d / 16; ++k)
                 tcgen05_mma_ss(tmem + Columns::S(i), smem.Q[i].k_major(0, 16 * k), smem.KV[K.slot].k_major(0, 16 * k),
@@ -304,8 +303,8 @@ __global__ void __launch_bounds__(threads, 1)
         const Range seen = mask.seen_keys();
         const int kv_head = problem.kv_head(h);
         int landed_count = 0;
-        const auto load = [&](int n, const TensorMap& map, int j0, bool hidden) {
-            const Place place(n);
+        const auto load = [&](int number, const TensorMap& map, int j0, bool hidden) {
+            const Place place(number);
             auto& tile = smem.KV[place.slot];
             const std::uint32_t full = smem.KV_full.address(place.slot), landed = smem.V_landed.address(0);
             mbarrier_wait_parity(smem.KV_empty.address(place.slot), place.parity ^ 1);
@@ -357,8 +356,9 @@ __global__ void __launch_bounds__(threads, 1)
                     cp_async_bulk_commit_group();
                 }
             } else {  // a tensor knows its end, but not where one sequence ends and the next begins
-                for (int n = lane_id(); n < Br * d / 8; n += warp_size) {
-                    const int row = n / (d / 8), column = n % (d / 8) * 8;
+                const auto O_gmem = sequence.queries(O, h);
+                for (int e = lane_id(); e < Br * d / 8; e += warp_size) {
+                    const int row = e / (d / 8), column = e % (d / 8) * 8;
                     if (first + row < sequence.Nq) O_gmem.store(first + row, column, smem.Q[i].load8(row, column));
                 }
             }
