@@ -12,7 +12,7 @@
 // becomes of 2^x: rounding to bf16 makes an error of 2^-8, beside which that of degree 3 is not seen.
 //
 // The paper adds n to the exponent of p as an integer, in one instruction. Here 2^n is a number of its own and p is
-// multiplied by it: exact too, and half an instruction more for each x in pairs. It lets a NaN through (of which the
+// multiplied by it: exact too, and half an instruction more per exponential, since two share one. It lets a NaN through (of which the
 // addition makes 3.4e38), and below 2^-126 gives 0, as does ex2.approx.ftz.
 #pragma once
 
@@ -42,7 +42,7 @@ GPU_HOST_DEVICE float exp2_of_integer(float shifted) {
     return gpu::bit_cast<float>((gpu::bit_cast<std::uint32_t>(shifted) << 23) + 0x3F800000u);
 }
 
-/// The largest relative error of exp2_polynomial<degree>, degree 2 to 5.
+/// No relative error of exp2_polynomial<degree>, degree 2 to 5, is larger.
 constexpr double exp2_error(int degree) {
     constexpr double error[] = {2.06e-3, 8.8e-5, 3.1e-6, 1.7e-7};
     return error[degree - 2];

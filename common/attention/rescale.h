@@ -8,7 +8,7 @@
 //   m - base > tau    base becomes m; l and U are multiplied by alpha = 2^(base - m)
 //   else              base stays, alpha is exactly 1, and weights are at most 2^tau
 //
-// tau is bounded by the type of W: 2^16 is no number in fp16 (up to 65504). Sums in fp32 grow by 2^tau at most. The price
+// tau is bounded by the type of W: 2^16 overflows fp16 (65504). Sums in fp32 grow by 2^tau at most. The price
 // is that the largest weight is no longer 1, exactly, but rounded to 16 bits as all the others are.
 #pragma once
 

@@ -1,4 +1,4 @@
-// tcgen05: one thread orders products of a whole CTA, or of a pair of CTAs; the sums stay in tensor memory. PTX ISA:
+// tcgen05: one thread issues products of a whole CTA, or of a pair of CTAs; the sums stay in tensor memory. PTX ISA:
 // tcgen05.mma, tcgen05.commit, tcgen05.cp. sm_100a.
 //
 // D = A B^T (+ D) with A M x 16, B N x 16 in 16 bits and D M x N in fp32. B comes from shared memory by its descriptor
@@ -80,7 +80,7 @@ GPU_DEVICE void tcgen05_mma_ts(std::uint32_t d, std::uint32_t a, std::uint64_t b
 }
 
 /// tcgen05.commit.cta_group::ctas.mbarrier::arrive::one.shared::cluster.b64 [barrier]: one arrival at the mbarrier when
-/// all products and copies that this thread has ordered so far are done. By the thread that ordered them.
+/// all products and copies that this thread has issued so far are done. By the thread that issued them.
 template <int ctas = 1>
 GPU_DEVICE void tcgen05_commit(std::uint32_t barrier GPU_SITE) {
 #if GPU_EMULATOR

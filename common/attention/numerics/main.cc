@@ -76,10 +76,10 @@ json rescaling(const char* law, const Rows& rows, const std::vector<Outcome>& ex
     for (int first = 0; first < rows.rows; first += 32) {
         std::vector<bool> warp;
         for (int i = first; i < first + 32; ++i) {
-            const Outcome outcome = online_row<gpu::bf16, Exp2Policy<3, 8>>(rows.row(i), rows.V, tau);
+            const Outcome outcome = online_row<gpu::bf16, Exp2Policy<3, 4>>(rows.row(i), rows.V, tau);
             bf16 = std::max(bf16, error_of(outcome, exact[i]));
             fp16 =
-                std::max(fp16, error_of(online_row<gpu::fp16, Exp2Policy<3, 8>>(rows.row(i), rows.V, tau), exact[i]));
+                std::max(fp16, error_of(online_row<gpu::fp16, Exp2Policy<3, 4>>(rows.row(i), rows.V, tau), exact[i]));
             largest_weight = std::max(largest_weight, outcome.largest_weight);
             blocks = static_cast<int>(outcome.rescaled.size());
             warp.resize(blocks);
@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
             {"command", "numerics"},
             {"commit", ladder::build_commit()},
             {"problem", std::to_string(row_count) + " rows of " + std::to_string(key_count) +
-                            " keys in blocks of 128, d=64, a quarter of the exponentials by polynomial"},
+                            " keys in blocks of 128, d=64, an eighth of the exponentials by polynomial"},
             {"exp2", largest_errors()},
             {"curves", curves()},
             {"rescaling", rescaling()}};
