@@ -75,7 +75,8 @@ json trace_events(std::vector<TraceSpan> spans, std::int64_t cta) {
                 free_from = span.end;
             }
             engines |= engine;
-            add(2 * warp + !engine, span.what + " at " + span.where, category(span), span.begin, span.end);
+            add(2 * warp + !engine, span.what + " at " + span.where.substr(span.where.rfind('/') + 1), category(span),
+                span.begin, span.end);
         }
         add(2 * warp + 1, "work", "work", free_from, end);
         if (engines) name("thread_name", 2 * warp, role + ", engines");
