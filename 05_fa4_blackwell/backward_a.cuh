@@ -17,6 +17,7 @@
 //
 // mbarriers, with arrivals:
 //   KV_full, Q_full, dO_full   the bytes of the copies, or one thread where rows were mended (landed: their bytes)
+//   L_full, D_full             the bytes of the copies
 //   Q_empty, dO_empty          a commit; each thread of warps 4-11 has read L, D (1 + 256)
 //   S_full, dP_full, dQ_full   a commit        S_free     commit of dK: dV and dK have read P and dS
 //   P_ready, dS_ready          warps 4-11 (256)
@@ -62,9 +63,9 @@ struct Shared {
     PanelTile<T, Bc, Br> dS;
     SharedArray<float, Br * slab_columns> dQ[slabs];
     SharedArray<float, Br> L[Q_slots], D;
-    SharedArray<Mbarrier, Q_slots> Q_full, Q_empty;
-    SharedArray<Mbarrier, 1> KV_full, landed, dO_full, dO_empty, S_full, S_free, P_ready, dP_full, dS_ready, dQ_full,
-        dQ_empty, dK_full;
+    SharedArray<Mbarrier, Q_slots> Q_full, L_full, Q_empty;
+    SharedArray<Mbarrier, 1> KV_full, landed, dO_full, D_full, dO_empty, S_full, S_free, P_ready, dP_full, dS_ready,
+        dQ_full, dQ_empty, dK_full;
     SharedArray<std::uint32_t, 1> tensor_memory;
 };
 
@@ -121,9 +122,11 @@ __global__ void __launch_bounds__(threads, 1)
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < Q_slots; ++slot) {
             mbarrier_init(smem.Q_full.address(slot), 1);
+            mbarrier_init(smem.L_full.address(slot), 1);
             mbarrier_init(smem.Q_empty.address(slot), 1 + compute_threads);  // a commit; who has read L
         }
         mbarrier_init(smem.dO_full.address(0), 1);
+        mbarrier_init(smem.D_full.address(0), 1);
         mbarrier_init(smem.dO_empty.address(0), 1 + compute_threads);  // likewise, D
         mbarrier_init(smem.KV_full.address(0), 1);
         mbarrier_init(smem.landed.address(0), 1);
@@ -203,7 +206,7 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
             for (int part = 0; part < 2; ++part) tcgen05_ld(P[part], tmem + Columns::S + 64 * half + 32 * part);
             tcgen05_wait_ld(P);
-            mbarrier_wait_parity(smem.Q_full.address(place.slot), place.parity);  // L came with Q
+            mbarrier_wait_parity(smem.L_full.address(place.slot), place.parity);
 #pragma unroll
             for (int i = 0; i < 64; i += 4) {
                 const Vector<float, 4> L_i = smem.L[place.slot].load4(0, 64 * half + i);
@@ -233,7 +236,7 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
             for (int part = 0; part < 2; ++part) tcgen05_ld(dP[part], tmem + Columns::dP + 64 * half + 32 * part);
             tcgen05_wait_ld(dP);
-            mbarrier_wait_parity(smem.dO_full.address(0), n % 2);  // D came with dO
+            mbarrier_wait_parity(smem.D_full.address(0), n % 2);
 #pragma unroll
             for (int i = 0; i < 64; i += 4) {
                 const Vector<float, 4> D_i = smem.D.load4(0, 64 * half + i);
@@ -378,13 +381,14 @@ __global__ void __launch_bounds__(threads, 1)
             const int head = head_of(n), q_tile = tile_of(n), i0 = q_tile * Br, i = int(sequence.first_query) + i0;
             const bool hidden = i0 < seeing.begin || i0 + Br > seeing.end;
             const auto load = [&](auto& tile, const TensorMap& map, auto& column, const Tensor<const float>& source,
-                                  std::uint32_t full) {
+                                  std::uint32_t full, std::uint32_t column_full) {
                 const std::uint32_t barrier = hidden ? landed : full;
                 if (elect_sync()) {
-                    mbarrier_arrive_expect_tx(barrier, sizeof(tile) + Br * sizeof(float));
+                    mbarrier_arrive_expect_tx(barrier, sizeof(tile));
                     cp_async_bulk_tensor_5d(tile.address(), map, 0, i, 0, head, sequence.batch, barrier);
-                    cp_async_bulk(column.address(0), source.matrix(0, head, scratch + q_tile, 1), 0, 0,
-                                  Br * sizeof(float), barrier);
+                    mbarrier_arrive_expect_tx(column_full, sizeof(column));
+                    cp_async_bulk(column.address(0), source.matrix(0, head, scratch + q_tile, 1), 0, 0, sizeof(column),
+                                  column_full);
                 }
                 if (hidden) {
                     mbarrier_wait_parity(landed, landed_count++ % 2);
@@ -395,9 +399,10 @@ __global__ void __launch_bounds__(threads, 1)
                 }
             };
             mbarrier_wait_parity(smem.Q_empty.address(place.slot), place.parity ^ 1);
-            load(smem.Q[place.slot], Q_map, smem.L[place.slot], L_log2, smem.Q_full.address(place.slot));
+            load(smem.Q[place.slot], Q_map, smem.L[place.slot], L_log2, smem.Q_full.address(place.slot),
+                 smem.L_full.address(place.slot));
             mbarrier_wait_parity(smem.dO_empty.address(0), n % 2 ^ 1);
-            load(smem.dO, dO_map, smem.D, D, smem.dO_full.address(0));
+            load(smem.dO, dO_map, smem.D, D, smem.dO_full.address(0), smem.D_full.address(0));
         }
         // A CTA must not end before the last commits have arrived.
         for (int n = steps; n < steps + Q_slots; ++n)

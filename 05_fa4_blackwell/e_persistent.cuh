@@ -272,7 +272,6 @@ __global__ void __launch_bounds__(threads, 1)
             }
             ++n, ++pair_count;
         });
-        tcgen05_fence_before_thread_sync();
         barrier_sync(1, warpgroup_size);
         if (warp_id() == correction_warp) tcgen05_dealloc<tmem_columns>(tmem);
         return;

@@ -50,7 +50,16 @@ std::vector<Problem> problems(bool copy_engines) {
     widest.cu_q = {0, 100, 120};
     widest.cu_k = {0, 250, 300};
     widest.scale = attention::default_scale(256);
-    return {one_tile, wide, causal_group, packed, widest};
+    // Persistent CTAs take two or three of these, of however many queries a tile is.
+    Problem sequences;
+    sequences.B = 5;
+    sequences.Nq = 45;
+    sequences.Nk = 130;
+    sequences.d = 128;
+    sequences.cu_q = {0, 20, 45, 90, 110, 130};
+    sequences.cu_k = {0, 130, 260, 390, 420, 500};
+    sequences.scale = attention::default_scale(128);
+    return {one_tile, wide, causal_group, packed, widest, sequences};
 }
 
 using emulator::Schedule;
