@@ -27,8 +27,8 @@ struct Rescale {
 
 /// For a state with this base, and m the maximum of base and of the scores that come (by gpu::max_nan, which keeps a NaN).
 /// The first key seen makes its m the base: alpha = 0, of a state that is 0. While none has been seen (m = -infinity),
-/// nothing happens. A NaN rescales, to NaN. With tau = 0 whenever the maximum moves. alpha is computed in either case, so
-/// that the number of exponentials does not depend on the scores.
+/// nothing happens. A NaN rescales, to NaN. With tau = 0 whenever the maximum moves. alpha is computed in either case: one
+/// exponential a key tile beside 128, and their number stays a closed form.
 GPU_DEVICE Rescale conditional_rescale(float base, float m, float tau = rescale_threshold) {
     const float alpha = gpu::ex2_approx_ftz(base - exponent_base(m));
     if (m != base && !(m - base <= tau)) {
