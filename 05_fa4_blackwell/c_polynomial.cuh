@@ -293,8 +293,8 @@ __global__ void __launch_bounds__(threads, 1)
             if (!last) tcgen05_commit(smem.KV_empty.address(K.slot));
         }
         // A CTA must not end before the last commits have arrived; the copies wait for those of the ring.
-        for (int i = 0; Columns::W_in_S && i < tiles; ++i)
-            mbarrier_wait_parity(smem.W_read.address(i), (steps - 1) % 2);
+        if (Columns::W_in_S)
+            for (int i = 0; i < tiles; ++i) mbarrier_wait_parity(smem.W_read.address(i), (steps - 1) % 2);
     } else if (warp_id() == load_warp) {
         // ---- copies in ----
         role("copies in");
