@@ -233,10 +233,12 @@ void TensorMemory::read(const TensorAccess& access, std::uint64_t epoch, const A
         check_written(access, known, lane, column);
         if (access.copies == 0 || known.writer.access->agent != access.copies)
             check_over(access, known.writer, "writes", accessors, lane, column);
-        TensorStamp& first = known.readers[0];
-        const bool replaces = first.access == nullptr || first.access->agent == access.agent ||
-                              over(first, *accessors.front(), accessors.front()->tensor.past);
-        (replaces ? first : known.readers[1]) = own;
+        const auto gives_way = [&](const TensorStamp& reader) {
+            return reader.access == nullptr || reader.access->agent == access.agent ||
+                   over(reader, *accessors.front(), accessors.front()->tensor.past);
+        };
+        const auto place = std::find_if(std::begin(known.readers), std::end(known.readers) - 1, gives_way);
+        *place = own;
     });
 }
 

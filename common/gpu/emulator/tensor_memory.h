@@ -103,9 +103,10 @@ class TensorMemory {
         Site site;
         Stamp stamp;
     };
-    /// What is known about a granule. Readers as in shared_arena.h: two different agents, the second the latest.
+    /// What is known about a granule. Readers are different agents; there is room for the four warps of a CTA of 512
+    /// threads that share a quarter, and a thread's products. Where there are more, the last is the latest.
     struct Knowledge {
-        TensorStamp writer, readers[2];
+        TensorStamp writer, readers[5];
         bool operator==(const Knowledge&) const = default;
     };
 

@@ -229,6 +229,42 @@ TEST(TensorMemory, TheRightWayIsRightInEveryOrder) {
         }
 }
 
+/// Warps 4, 8 and 12 load what warp 0 has stored and then stores anew; one of them passes no fence in between.
+void three_readers(int warp_without_fence) {
+    auto& smem = gpu::shared_memory<Shared>();
+    if (gpu::warp_id() == 0) gpu::tcgen05_alloc<32>(smem.base.address(0));
+    gpu::bar_sync();
+    const std::uint32_t base = smem.base(0);
+    float x[moved] = {};
+    for (int turn = 0; turn < 2; ++turn) {
+        if (gpu::warp_id() == 0) {
+            gpu::tcgen05_fence_after_thread_sync();
+            gpu::tcgen05_st(base, x);
+            gpu::tcgen05_wait_st();
+            gpu::tcgen05_fence_before_thread_sync();
+        }
+        gpu::bar_sync();
+        if (gpu::warp_id() % 4 == 0 && gpu::warp_id() > 0) {
+            gpu::tcgen05_fence_after_thread_sync();
+            gpu::tcgen05_ld(x, base);
+            gpu::tcgen05_wait_ld(x);
+            if (turn > 0 || gpu::warp_id() != warp_without_fence) gpu::tcgen05_fence_before_thread_sync();
+        }
+        gpu::bar_sync();
+    }
+    if (gpu::warp_id() == 0) gpu::tcgen05_dealloc<32>(base);
+}
+
+TEST(TensorMemory, EveryWarpThatLoadsIsWaitedFor) {
+    const int all = static_cast<int>(emulator::standard_schedules().size());
+    const auto reports = [&](const char* words, int warp_without_fence) {
+        return schedules_that_report(words, 512, sizeof(Shared), three_readers, warp_without_fence);
+    };
+    EXPECT_EQ(reports("", -1), 0);
+    for (int warp : {4, 8, 12})
+        EXPECT_EQ(reports("no tcgen05.fence::before_thread_sync follows its tcgen05.wait::ld", warp), all) << warp;
+}
+
 /// Loads deliver at their wait, and not before; a store counts the registers of its issue.
 void look_early(int (*counts)[3], float* last) {
     int(&numbers)[3] = counts[threadIdx.x];
