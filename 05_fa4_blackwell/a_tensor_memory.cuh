@@ -1,9 +1,9 @@
-// 05a  tensor memory: 04a on Blackwell. One thread issues a product for the whole CTA, and S and O stay beside the tensor
+// 05a  tensor memory: 04a on Blackwell (not run on one yet). One thread issues a product for the whole CTA, and S and O stay beside the tensor
 // cores.
 //
 // Grid as in 04a, one CTA of one warpgroup for each tile of Br = 128 queries. tcgen05 multiplies 128 x Bc x 16 at one
 // thread's word; the sums are in tensor memory, 128 lanes x 512 columns of fp32, not in registers. A query is a lane, so a
-// thread has a query of its own: the maximum and the sum of a row need no shuffle. What registers hold must be fetched
+// thread has a query of its own: the maximum and the sum of a row need no shuffle. What threads compute with must be fetched
 // (tcgen05_ld) and brought back (tcgen05_st): S, and O at every key tile but the first.
 //
 // Nothing overlaps here, so that every hand-over can be seen. From threads to the tensor cores: the operand is written,

@@ -1,7 +1,8 @@
 // 05b  roles: two query tiles in turn on the tensor cores, each with a softmax warpgroup of its own, and W as operand A
-// from tensor memory. A restart.
+// from tensor memory. A restart: of 05a only the softmax is left.
 //
-// On Blackwell a tile's products take as long as its exponentials (1024 clocks each for 128 queries, 128 keys, d = 128):
+// On Blackwell, by its peaks, a tile's products take as long as its exponentials (1024 clocks each for 128 queries, 128
+// keys, d = 128; not run there yet):
 // whatever is done one after the other halves the speed. So a CTA has two query tiles of Br = 128, and while the softmax
 // of one works, the tensor cores multiply for the other. Each warp has one job:
 //
@@ -9,7 +10,7 @@
 //   warps 8-11       correction: multiplies O by alpha at every key tile but the first, at the end by 1 / l
 //   warp 12          one thread issues all products: S_i = Q_i K^T, O_i += W_i V
 //   warp 13          copies Q, and K and V through one ring
-//   warp 14          copies O out
+//   warp 14          copies O out                  warp 15   nothing: setmaxnreg is for whole warpgroups
 //
 // Tensor memory, d = 128: S_0, S_1, O_0, O_1, 128 columns each. W_i, 16 bits, takes 64 columns: the upper half of S_i,
 // whose scores are in registers when it is written. S_i of the next keys overwrites it, and PTX does not order a product

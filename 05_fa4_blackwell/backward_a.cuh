@@ -1,4 +1,5 @@
-// 05a backward, five products: all of them on tcgen05, with S^T, dP^T, dV, dK and dQ in tensor memory.
+// 05a backward, five products: all of them on tcgen05, with S^T, dP^T, dV, dK and dQ in tensor memory. Not run on a
+// Blackwell GPU yet.
 //
 // One CTA a tile of Bc = 128 keys, key/value head and sequence, as in the backward 04a; query tiles of Br = 128. Keys are
 // the lanes of tensor memory, so that what is computed there is what the next product reads as A:

@@ -3,8 +3,8 @@
 // 16 exponentials a clock are as slow as the products of the tensor cores, while 128 fused multiply-adds a clock have
 // little to do. 2^x = 2^floor(x) p(x - floor(x)) needs a handful of them (common/attention/exp2.h), two exponentials at a
 // time. Of 32 weights of a row 4 take this way, evenly spread, the others go through the special-function unit, so that
-// both work all the time. The paper takes 10 to 25 %; how many are best depends on what else the units do. The error of
-// degree 3, 8.8e-5 at most, is lost in the rounding of W to bf16; to fp16 it is a third of the rounding.
+// both may work all the time. The paper takes 10 to 25 %; how many are best depends on what else the units do. The error of
+// degree 3, 8.8e-5 at most, is lost in the rounding of W to bf16; of fp16 it is less than a fifth of the largest rounding error.
 //
 // Roles, tensor memory, mbarriers and phases as in 05b. What differs is phase 7: scores become exponents in pairs.
 #pragma once

@@ -13,7 +13,7 @@ struct Product {
     gpu::Buffer a_gmem{"A", a.size() * 4}, b_gmem{"B", b.size() * 4}, d_gmem{"D", std::size_t(m*n) * 4};
 
     Product(int m, int n, int k) : m(m), n(n), k(k), a(m * k), b(n * k) {
-        for (int i = 0; i < m * k; ++i) a[i] = static_cast<float>(i * 37 % 17 - 8);
+        for (int i = 0; i < m * k; ++i) a[i] = static_cast<float>(i * 37 % 19 - 9);
         for (int i = 0; i < n * k; ++i) b[i] = static_cast<float>(i * 53 % 13 - 6);
         a_gmem.write(a.data(), a_gmem.bytes());
         b_gmem.write(b.data(), b_gmem.bytes());
