@@ -85,8 +85,7 @@ GPU_HOST_DEVICE FloatPair fma_rn_x2(FloatPair a, FloatPair b, FloatPair c) {
     std::uint64_t d;
     asm("fma.rn.f32x2 %0, %1, %2, %3;"
         : "=l"(d)
-        : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)),
-          "l"(bit_cast<std::uint64_t>(c)));
+        : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)), "l"(bit_cast<std::uint64_t>(c)));
     return bit_cast<FloatPair>(d);
 #else
     return {fmaf(a[0], b[0], c[0]), fmaf(a[1], b[1], c[1])};
@@ -97,9 +96,7 @@ GPU_HOST_DEVICE FloatPair fma_rn_x2(FloatPair a, FloatPair b, FloatPair c) {
 GPU_HOST_DEVICE FloatPair mul_rn_x2(FloatPair a, FloatPair b) {
 #if GPU_HAS_F32X2
     std::uint64_t d;
-    asm("mul.rn.f32x2 %0, %1, %2;"
-        : "=l"(d)
-        : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
+    asm("mul.rn.f32x2 %0, %1, %2;" : "=l"(d) : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
     return bit_cast<FloatPair>(d);
 #else
     return {mul_rn(a[0], b[0]), mul_rn(a[1], b[1])};
@@ -110,9 +107,7 @@ GPU_HOST_DEVICE FloatPair mul_rn_x2(FloatPair a, FloatPair b) {
 GPU_HOST_DEVICE FloatPair add_rn_x2(FloatPair a, FloatPair b) {
 #if GPU_HAS_F32X2
     std::uint64_t d;
-    asm("add.rn.f32x2 %0, %1, %2;"
-        : "=l"(d)
-        : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
+    asm("add.rn.f32x2 %0, %1, %2;" : "=l"(d) : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
     return bit_cast<FloatPair>(d);
 #else
     return {add_rn(a[0], b[0]), add_rn(a[1], b[1])};
@@ -123,9 +118,7 @@ GPU_HOST_DEVICE FloatPair add_rn_x2(FloatPair a, FloatPair b) {
 GPU_HOST_DEVICE FloatPair add_rm_x2(FloatPair a, FloatPair b) {
 #if GPU_HAS_F32X2
     std::uint64_t d;
-    asm("add.rm.f32x2 %0, %1, %2;"
-        : "=l"(d)
-        : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
+    asm("add.rm.f32x2 %0, %1, %2;" : "=l"(d) : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
     return bit_cast<FloatPair>(d);
 #else
     return {add_rm(a[0], b[0]), add_rm(a[1], b[1])};
