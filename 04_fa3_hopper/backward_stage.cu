@@ -38,7 +38,7 @@ template <class T, int Br, int Bc>
 struct Launch {
     const Problem& problem;
     Operands& operands;
-    const Maps maps{problem};
+    const ladder::TensorMaps maps{problem};
     const attention::KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
     const gpu::Tensor<float> L_log2 = tile_scratch(problem, operands.workspaces[0], Br, Br);
     const gpu::Tensor<float> D = tile_scratch(problem, operands.workspaces[1], Br, Br);

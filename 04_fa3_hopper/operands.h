@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "common/gpu/tensor_map.h"
 #include "common/ladder/closed_forms.h"
+#include "common/ladder/tensor_maps.h"
 #include "common/ladder/tiles.h"
 
 namespace stage04 {
@@ -20,34 +20,11 @@ inline std::optional<std::string> refuses(const attention::Problem& problem) {
     return ladder::refuses_dropout(problem);
 }
 
-/// Operands as tensor maps, for copies of so many rows (boxes) and all d columns.
-struct Maps {
-    const attention::Problem& problem;
-
-    template <class T>
-    gpu::TensorMap queries(const char* name, const ladder::Operand& operand, int rows) const {
-        const std::int64_t total = problem.packed() ? problem.cu_q.back() : problem.Nq;
-        return map<T>(name, operand, problem.Hq, total, rows);
-    }
-    template <class T>
-    gpu::TensorMap keys(const char* name, const ladder::Operand& operand, int rows) const {
-        const std::int64_t total = problem.packed() ? problem.cu_k.back() : problem.Nk;
-        return map<T>(name, operand, problem.Hkv, total, rows);
-    }
-
-  private:
-    template <class T>
-    gpu::TensorMap map(const char* name, const ladder::Operand& operand, int heads, std::int64_t total,
-                       int rows) const {
-        return gpu::tile_map(name, operand.as<T>(), problem.packed() ? 1 : problem.B, heads, total, rows);
-    }
-};
-
 /// Launches 04a, b, c or d, which take the same operands, and marks (marks.h) behind them, except 04a.
 template <class T, class Kernel, class... Marks>
 void launch(const gpu::LaunchShape& shape, Kernel kernel, const attention::Problem& problem, ladder::Operands& operands,
             int Bc, Marks... marks) {
-    const Maps maps{problem};
+    const ladder::TensorMaps maps{problem};
     gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), maps.queries<T>("Q", operands.Q, 64),
                 maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), operands.O.as<T>(),
                 operands.L.as<float>(), marks...);

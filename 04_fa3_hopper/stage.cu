@@ -56,20 +56,15 @@ void launch_d(const Problem& problem, Operands& operands) {
     });
 }
 
-int multiprocessors() {
-    static const int count = gpu::device().multiprocessors;  // asking takes longer than a launch
-    return count;
-}
-
 /// Launches 04e, 04f or 04g. shape.ctas: of all query tiles; no more are launched than there are multiprocessors. O_map:
 /// of the rungs that store O by tensor copies.
 template <class T, class Kernel, class... O_map>
 void launch_persistent(gpu::LaunchShape shape, Kernel kernel, const Problem& problem, Operands& operands, int Br,
                        int Bc, const O_map&... map) {
-    const Maps maps{problem};
+    const ladder::TensorMaps maps{problem};
     const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
     const attention::TileOrder tiles = {attention::ceil_div(problem.Nq, Br), problem.B * problem.Hq, masked};
-    shape.ctas = std::min<std::int64_t>(shape.ctas, multiprocessors());
+    shape.ctas = std::min<std::int64_t>(shape.ctas, ladder::multiprocessors());
     gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
                 maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), map..., operands.O.as<T>(),
                 operands.L.as<float>());
@@ -87,7 +82,8 @@ void launch_f(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch_persistent<T>(
             {"stage04::f::forward", query_tile_ctas(problem, f::Br), f::threads, sizeof(f::Shared<T, d>)},
-            f::forward<T, d>, problem, operands, f::Br, f::Bc(d), Maps{problem}.queries<T>("O", operands.O, 64));
+            f::forward<T, d>, problem, operands, f::Br, f::Bc(d),
+            ladder::TensorMaps{problem}.queries<T>("O", operands.O, 64));
     });
 }
 
@@ -95,7 +91,8 @@ void launch_g(const Problem& problem, Operands& operands) {
     with_type_and_d(problem, [&]<class T, int d>() {
         launch_persistent<T>(
             {"stage04::g::forward", query_tile_ctas(problem, g::Br(d)), g::threads(d), sizeof(g::Shared<T, d>)},
-            g::forward<T, d>, problem, operands, g::Br(d), g::Bc(d), Maps{problem}.queries<T>("O", operands.O, 64));
+            g::forward<T, d>, problem, operands, g::Br(d), g::Bc(d),
+            ladder::TensorMaps{problem}.queries<T>("O", operands.O, 64));
     });
 }
 

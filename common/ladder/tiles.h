@@ -15,6 +15,12 @@ inline std::int64_t key_tile_ctas(const attention::Problem& problem, int Bc) {
     return std::int64_t(attention::ceil_div(problem.Nk, Bc)) * problem.B * problem.Hkv;
 }
 
+/// Of the GPU at hand, for persistent grids.
+inline int multiprocessors() {
+    static const int count = gpu::device().multiprocessors;  // asking takes longer than a launch
+    return count;
+}
+
 /// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.
 inline std::int64_t scratch_tiles(const attention::Problem& problem, int Br) {
     return (problem.packed() ? problem.cu_q.back() : std::int64_t(problem.B) * problem.Nq) / Br + problem.B;
