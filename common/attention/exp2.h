@@ -39,7 +39,7 @@ constexpr float exp2_to_integer = 12582912;
 
 /// 2^n, from exp2_to_integer + n; 0 for n = -127.
 GPU_HOST_DEVICE float exp2_of_integer(float shifted) {
-    return gpu::bit_cast<float>((gpu::bit_cast<std::uint32_t>(shifted) << 23) + 0x3F800000u);
+    return std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3F800000u);
 }
 
 /// No relative error of exp2_polynomial<degree>, degree 2 to 5, is larger.

@@ -1,6 +1,7 @@
 // Arithmetic whose rounding or count matters, written as one instruction each.
 #pragma once
 
+#include <bit>
 #include <cmath>
 
 #include "common/gpu/types.h"
@@ -59,7 +60,7 @@ GPU_HOST_DEVICE float add_rm(float a, float b) {
 /// PTX ISA: max.
 GPU_HOST_DEVICE float max_nan(float a, float b) {
 #if GPU_EMULATOR || !defined(__CUDA_ARCH__)
-    if (std::isnan(a) || std::isnan(b)) return bit_cast<float>(0x7FFFFFFFu);
+    if (std::isnan(a) || std::isnan(b)) return std::bit_cast<float>(0x7FFFFFFFu);
     return a > b || (a == b && !std::signbit(a)) ? a : b;
 #else
     float larger;
@@ -85,8 +86,9 @@ GPU_HOST_DEVICE FloatPair fma_rn_x2(FloatPair a, FloatPair b, FloatPair c) {
     std::uint64_t d;
     asm("fma.rn.f32x2 %0, %1, %2, %3;"
         : "=l"(d)
-        : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)), "l"(bit_cast<std::uint64_t>(c)));
-    return bit_cast<FloatPair>(d);
+        : "l"(std::bit_cast<std::uint64_t>(a)), "l"(std::bit_cast<std::uint64_t>(b)),
+          "l"(std::bit_cast<std::uint64_t>(c)));
+    return std::bit_cast<FloatPair>(d);
 #else
     return {fmaf(a[0], b[0], c[0]), fmaf(a[1], b[1], c[1])};
 #endif
@@ -96,8 +98,10 @@ GPU_HOST_DEVICE FloatPair fma_rn_x2(FloatPair a, FloatPair b, FloatPair c) {
 GPU_HOST_DEVICE FloatPair mul_rn_x2(FloatPair a, FloatPair b) {
 #if GPU_HAS_F32X2
     std::uint64_t d;
-    asm("mul.rn.f32x2 %0, %1, %2;" : "=l"(d) : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
-    return bit_cast<FloatPair>(d);
+    asm("mul.rn.f32x2 %0, %1, %2;"
+        : "=l"(d)
+        : "l"(std::bit_cast<std::uint64_t>(a)), "l"(std::bit_cast<std::uint64_t>(b)));
+    return std::bit_cast<FloatPair>(d);
 #else
     return {mul_rn(a[0], b[0]), mul_rn(a[1], b[1])};
 #endif
@@ -107,8 +111,10 @@ GPU_HOST_DEVICE FloatPair mul_rn_x2(FloatPair a, FloatPair b) {
 GPU_HOST_DEVICE FloatPair add_rn_x2(FloatPair a, FloatPair b) {
 #if GPU_HAS_F32X2
     std::uint64_t d;
-    asm("add.rn.f32x2 %0, %1, %2;" : "=l"(d) : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
-    return bit_cast<FloatPair>(d);
+    asm("add.rn.f32x2 %0, %1, %2;"
+        : "=l"(d)
+        : "l"(std::bit_cast<std::uint64_t>(a)), "l"(std::bit_cast<std::uint64_t>(b)));
+    return std::bit_cast<FloatPair>(d);
 #else
     return {add_rn(a[0], b[0]), add_rn(a[1], b[1])};
 #endif
@@ -118,8 +124,10 @@ GPU_HOST_DEVICE FloatPair add_rn_x2(FloatPair a, FloatPair b) {
 GPU_HOST_DEVICE FloatPair add_rm_x2(FloatPair a, FloatPair b) {
 #if GPU_HAS_F32X2
     std::uint64_t d;
-    asm("add.rm.f32x2 %0, %1, %2;" : "=l"(d) : "l"(bit_cast<std::uint64_t>(a)), "l"(bit_cast<std::uint64_t>(b)));
-    return bit_cast<FloatPair>(d);
+    asm("add.rm.f32x2 %0, %1, %2;"
+        : "=l"(d)
+        : "l"(std::bit_cast<std::uint64_t>(a)), "l"(std::bit_cast<std::uint64_t>(b)));
+    return std::bit_cast<FloatPair>(d);
 #else
     return {add_rm(a[0], b[0]), add_rm(a[1], b[1])};
 #endif

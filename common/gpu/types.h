@@ -28,12 +28,6 @@ struct alignas(n * sizeof(T)) Vector {
     GPU_HOST_DEVICE const T& operator[](int i) const { return element[i]; }
 };
 
-/// The same bits as another type of that size (std::bit_cast is a function of the host alone to nvcc).
-template <class To, class From>
-GPU_HOST_DEVICE constexpr To bit_cast(const From& from) {
-    return __builtin_bit_cast(To, from);
-}
-
 /// cvt.rn.{f16,bf16}.f32: nearest even; NaN becomes 0x7FFF. fp32 stays as it is. PTX ISA: cvt.
 template <class T>
 GPU_DEVICE T cvt_rn(float value);
