@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/reference/parallel.h"
 #include "common/reference/visibility.h"
 
 #ifdef __FAST_MATH__
@@ -72,7 +73,7 @@ double softmax(Scores&& scores) {
 
 // Weights P o Z / (1 - p) of queries `rows` against keys `seen`, which hold all that they see; 0 where hidden.
 Matrix weights(const Problem& problem, const Matrix& Q, const Matrix& K, int b, int h, const std::vector<int>& rows,
-               Range seen, std::vector<double>* L) {
+               Range seen, double* L) {
     Matrix P = static_cast<double>(problem.scale) * (Q * K.middleRows(seen.first, seen.count()).transpose());
     for (std::size_t n = 0; n < rows.size(); ++n) {
         const Range visible = visible_keys(problem, b, rows[n]);
@@ -81,7 +82,7 @@ Matrix weights(const Problem& problem, const Matrix& Q, const Matrix& K, int b, 
         P.row(n).tail(P.cols() - start - visible.count()).setZero();
         auto S = P.row(n).segment(start, visible.count());
         modify(problem, b, h, S, [&](int column) { return Pair{rows[n], visible.first + column}; });
-        L->push_back(softmax(S));
+        L[n] = softmax(S);
         if (problem.dropout > 0.0f) {
             for (int j = visible.first; j < visible.end; ++j)
                 P(n, j - seen.first) *= dropout_factor(problem, b, h, rows[n], j);
@@ -90,13 +91,14 @@ Matrix weights(const Problem& problem, const Matrix& Q, const Matrix& K, int b, 
     return P;
 }
 
-// Calls visit(first, queries, seen) for blocks of queries, which keeps P small. Blocks are multiplied as matrices with
-// zero weights where a key is hidden. That needs finite V: 0 times a hidden NaN would be NaN. Otherwise a block is one
-// query.
+// Calls visit(first, queries, seen) for blocks of queries, which keeps P small; of many queries for several blocks at
+// once. Blocks are multiplied as matrices with zero weights where a key is hidden. That needs finite V: 0 times a hidden
+// NaN would be NaN. Otherwise a block is one query.
 template <typename Visit>
 void for_each_block(const Problem& problem, int b, const std::vector<int>& rows, bool finite, Visit visit) {
     const std::size_t block = finite ? 128 : 1;
-    for (std::size_t first = 0; first < rows.size(); first += block) {
+    const auto visit_block = [&](int n) {
+        const std::size_t first = n * block;
         const std::vector<int> queries(rows.begin() + first, rows.begin() + std::min(first + block, rows.size()));
         Range seen{std::numeric_limits<int>::max(), 0};
         for (int i : queries) {
@@ -105,7 +107,11 @@ void for_each_block(const Problem& problem, int b, const std::vector<int>& rows,
         }
         if (seen.count() < 0) seen = {0, 0};
         visit(static_cast<int>(first), queries, seen);
-    }
+    };
+    const int blocks = static_cast<int>((rows.size() + block - 1) / block);
+    const bool worth_threads = finite && double(rows.size()) * problem.keys(b) * problem.d > 1e7;
+    if (worth_threads) return in_parallel(blocks, visit_block);
+    for (int n = 0; n < blocks; ++n) visit_block(n);
 }
 
 Matrix gather(const HostTensor& tensor, int b, int h, const std::vector<int>& rows) {
@@ -118,9 +124,9 @@ Matrix gather(const HostTensor& tensor, int b, int h, const std::vector<int>& ro
 Forward weighted_sum(const Problem& problem, const Inputs& inputs, int b, int h, const std::vector<int>& rows,
                      const Matrix& V) {
     const Matrix K = head(inputs.K, b, h / problem.group());
-    Forward result{Rows(static_cast<int>(rows.size()), problem.d), {}};
+    Forward result{Rows(static_cast<int>(rows.size()), problem.d), std::vector<double>(rows.size())};
     for_each_block(problem, b, rows, V.allFinite(), [&](int first, const std::vector<int>& queries, Range seen) {
-        const Matrix P = weights(problem, gather(inputs.Q, b, h, queries), K, b, h, queries, seen, &result.L);
+        const Matrix P = weights(problem, gather(inputs.Q, b, h, queries), K, b, h, queries, seen, &result.L[first]);
         Eigen::Map<Matrix> O(result.O.row(first), queries.size(), problem.d);
         O = P * V.middleRows(seen.first, seen.count());
         for (std::size_t n = 0; n < queries.size(); ++n) {
@@ -143,8 +149,8 @@ Rows output_terms(const Problem& problem, const Inputs& inputs, int b, int h, co
 std::vector<double> score_terms(const Problem& problem, const Inputs& inputs, int b, int h,
                                 const std::vector<int>& rows) {
     const Matrix K = head(inputs.K, b, h / problem.group()).cwiseAbs();
-    std::vector<double> result;
-    for_each_block(problem, b, rows, true, [&](int, const std::vector<int>& queries, Range seen) {
+    std::vector<double> result(rows.size());
+    for_each_block(problem, b, rows, true, [&](int first, const std::vector<int>& queries, Range seen) {
         const Matrix sums =
             gather(inputs.Q, b, h, queries).cwiseAbs() * K.middleRows(seen.first, seen.count()).transpose();
         for (std::size_t n = 0; n < queries.size(); ++n) {
@@ -154,7 +160,7 @@ std::vector<double> score_terms(const Problem& problem, const Inputs& inputs, in
                 const double sum = sums(n, j - seen.first);
                 if (std::isfinite(sum)) largest = std::max(largest, sum);
             }
-            result.push_back(std::abs(static_cast<double>(problem.scale)) * largest);
+            result[first + n] = std::abs(static_cast<double>(problem.scale)) * largest;
         }
     });
     return result;

@@ -1,14 +1,13 @@
 #include "common/verify/run.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <set>
-#include <thread>
 #include <utility>
 
+#include "common/reference/parallel.h"
 #include "common/reference/reference.h"
 #include "common/verify/storage.h"
 
@@ -115,25 +114,12 @@ std::string place_name(const std::string& tensor, int b, int h, int i, int c) {
            ", column=" + std::to_string(c) + "]";
 }
 
-// work(n) for n in [0, count), on all cores.
-template <class Work>
-void in_parallel(int count, Work work) {
-    std::atomic<int> next = 0;
-    std::vector<std::thread> threads;
-    for (unsigned n = 0; n < std::max(1u, std::thread::hardware_concurrency()); ++n) {
-        threads.emplace_back([&] {
-            for (int item = next++; item < count; item = next++) work(item);
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-}
-
 // Calls visit(b, h, i) for every row; of large tensors for several heads at once.
 template <class Visit>
 void for_each_row_at_once(const HostTensor& tensor, Visit visit) {
     const std::int64_t heads = std::int64_t(tensor.B) * tensor.H;
     if (double(heads) * tensor.N * tensor.d < 1e6) return for_each_row(tensor, visit);
-    in_parallel(static_cast<int>(heads), [&](int head) {
+    reference::in_parallel(static_cast<int>(heads), [&](int head) {
         const int b = head / tensor.H, h = head % tensor.H;
         for (int i = 0; i < tensor.length(b); ++i) visit(b, h, i);
     });
@@ -142,7 +128,8 @@ void for_each_row_at_once(const HostTensor& tensor, Visit visit) {
 // L of a query that is not compared: so large that its weights, and all that it adds to gradients, are 0.
 constexpr float no_weight = 1e30f;
 
-// Rows of O and L that a backward needs to be right where it is compared: all of them while that is affordable.
+// Rows of O and L that a backward needs to be right where it is compared, in pieces that many cores can share: all of them
+// while that is affordable.
 std::vector<HeadRows> rows_to_feed(const Problem& problem) {
     constexpr double affordable = 1e11;  // multiply-adds of S: seconds
     const double cost = rows_of_head(query_shape(problem)) * problem.Hq * problem.Nk * problem.d;
@@ -160,9 +147,16 @@ std::vector<HeadRows> rows_to_feed(const Problem& problem) {
             for (int h = h_kv * problem.group(); h < (h_kv + 1) * problem.group(); ++h) need_all(b, h);
         }
     }
-    std::vector<HeadRows> heads;
-    for (const auto& [head, rows] : needed) heads.push_back({head.first, head.second, {rows.begin(), rows.end()}});
-    return heads;
+    constexpr std::size_t most = 1024;
+    std::vector<HeadRows> pieces;
+    for (const auto& [head, rows] : needed) {
+        for (const int row : rows) {
+            const bool same_head = !pieces.empty() && pieces.back().b == head.first && pieces.back().h == head.second;
+            if (!same_head || pieces.back().rows.size() == most) pieces.push_back({head.first, head.second, {}});
+            pieces.back().rows.push_back(row);
+        }
+    }
+    return pieces;
 }
 
 // Every key/value head becomes a copy of head 0, as they are where one memory serves all.
@@ -292,9 +286,9 @@ const HostTensor& Case::L() const {
 void Case::compute_forward() const {
     O_ = attention::query_tensor(problem_, 0.0f);
     L_ = attention::row_tensor(problem_, no_weight);
-    const std::vector<HeadRows> heads = rows_to_feed(problem_);
-    in_parallel(static_cast<int>(heads.size()), [&](int n) {
-        const auto& [b, h, rows] = heads[n];
+    const std::vector<HeadRows> pieces = rows_to_feed(problem_);
+    reference::in_parallel(static_cast<int>(pieces.size()), [&](int n) {
+        const auto& [b, h, rows] = pieces[n];
         const reference::Forward exact = reference::forward(problem_, inputs_, b, h, rows);
         for (std::size_t r = 0; r < rows.size(); ++r) {
             float* const O = O_->row(b, h, rows[r]);
