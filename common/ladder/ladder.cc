@@ -214,10 +214,6 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
     report.seed = arguments.seed;
     report.repetitions = arguments.time && !report.emulated ? repetitions : 0;
 
-    if (report.repetitions > 0 && device && arguments.problem.type != attention::DataType::fp32) {
-        if (const std::optional<double> flops = profile::mma_sync_ceiling()) report.mma_sync_tflops = *flops * 1e-12;
-    }
-
     std::optional<verify::Case> the_case;
     for (std::size_t n = 0; n < rungs.size(); ++n) {
         const Rung& rung = *rungs[n];
@@ -229,12 +225,16 @@ int run_selected(const Registry& registry, const Build& build, const Arguments& 
         const auto begin = std::chrono::steady_clock::now();
         err << '[' << n + 1 << '/' << rungs.size() << "] " << rung.title() << ", " << name(rung.pass) << " ... "
             << std::flush;
-        if (!the_case) {
+        if (!the_case) {  // the first that is not skipped: only now must the build have code for this GPU
             const verify::Setup setup{arguments.law, arguments.seed};
             if (arguments.tensors) {
                 the_case.emplace(arguments.problem, arguments.tensors->inputs, setup);
             } else {
                 the_case.emplace(arguments.problem, setup);
+            }
+            if (report.repetitions > 0 && arguments.problem.type != attention::DataType::fp32) {
+                const std::optional<double> flops = profile::mma_sync_ceiling();
+                if (flops) report.mma_sync_tflops = *flops * 1e-12;
             }
         }
         report.rows.push_back(run_rung(rung, *the_case, arguments, report.emulated, report.mma_sync_tflops));
