@@ -1,13 +1,16 @@
 // 04b backward: 04a's, with the additions to dQ in turn, so that it gives the same bits in every run.
 //
 // Each half of a tile of dQ has a count, `turns`, of the key tiles that have added to it. The warp that sends dQ away
-// waits until the count says that all key tiles before its own have added (ld_acquire_gpu), adds, waits until the
-// engine has written, and counts (red_release_gpu_add). It waits only for CTAs with a lower blockIdx, which GPUs start
-// first (CUDA does not promise it), so the wait ends. Sums begin at zero and grow in the order of the key tiles. All
-// else is 04a's.
+// waits until the count says that all key tiles whose turn comes before have added (ld_acquire_gpu), adds, waits until
+// the engine has written, and counts (red_release_gpu_add). Sums begin at zero. All else is 04a's.
 //
-// The price: a key tile that is ready early waits for its turn. CTAs of one head begin with the same query tile, so in
-// the first round they queue; after it each follows the one before at a distance.
+// The last key tile that the queries see adds first. Under a causal mask a key tile's first query tile lies on the
+// diagonal, and there it is the last one seen: every CTA begins at once, and each follows its neighbour one step behind.
+// In ascending order each would wait until all before it have come down to its diagonal. Without a mask CTAs of one head
+// begin with the same query tile, and queue in the first round.
+//
+// A CTA waits only for CTAs with a lower blockIdx, which GPUs start first (CUDA does not promise it), so the wait ends:
+// of each head the last keys come first.
 //
 // For each query tile of each head of the group that sees the key tile:
 //   1. (producer) Q, L; dO, D          2. S^T = K Q^T and dP^T = V dO^T
@@ -70,10 +73,10 @@ __global__ void __launch_bounds__(threads, 1)
     constexpr int Br = b_backward::Br(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
-    // CTAs that run at the same time share the queries of a few heads; of each head the first keys come first, which
-    // most queries see under a causal mask.
+    // CTAs that run at the same time share the queries of a few heads; of each head the last keys come first.
     const int kv_tiles = ceil_div(problem.Nk, Bc), sequence_head = blockIdx.x / kv_tiles;
-    const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
+    const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv;
+    const int j0 = (kv_tiles - 1 - blockIdx.x % kv_tiles) * Bc;
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);
@@ -165,8 +168,8 @@ __global__ void __launch_bounds__(threads, 1)
             for (int n = 0; n < steps; ++n) {
                 const auto dQ_sum_gmem = dQ_sum.matrix(0, head_of(n), scratch + tile_of(n), 1);
                 const auto turn = turns.matrix(0, head_of(n), scratch + tile_of(n), 1);
-                // The key tiles before this one that these queries see.
-                const int before = j0 / Bc - mask.key_tiles(tile_of(n) * Br, Br, Bc).begin;
+                // The key tiles behind this one that these queries see.
+                const int before = mask.key_tiles(tile_of(n) * Br, Br, Bc).end - 1 - j0 / Bc;
                 mbarrier_wait_parity(smem.dQ_full.address(part), n % 2);
                 while (ld_acquire_gpu(turn, 0, part) != before) {
                 }
