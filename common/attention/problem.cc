@@ -6,9 +6,10 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "common/attention/parallel.h"
 
 namespace attention {
 namespace {
@@ -73,13 +74,9 @@ void fill_normal(HostTensor& tensor, const Random& random, DataType type, bool o
         }
     };
     // A value depends on its index alone, so the cores share a large tensor.
-    constexpr std::size_t large = 1 << 22;
+    constexpr std::size_t parts = 256;
     const std::size_t count = tensor.values.size();
-    const std::size_t parts = count < large ? 1 : std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::thread> threads;
-    for (std::size_t n = 1; n < parts; ++n) threads.emplace_back(fill, count * n / parts, count * (n + 1) / parts);
-    fill(0, count / parts);
-    for (std::thread& thread : threads) thread.join();
+    in_parallel(parts, 4.0 * count, [&](std::size_t n) { fill(count * n / parts, count * (n + 1) / parts); });
 }
 
 // Every key of a head is the head's first key.

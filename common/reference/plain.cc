@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/attention/parallel.h"
 #include "common/reference/visibility.h"
 
 namespace plain {
@@ -107,7 +108,7 @@ reference::Forward forward(const Problem& problem, const Inputs& inputs, int b, 
                            Precision precision) {
     const int h_kv = h / problem.group();
     reference::Forward result{Rows(static_cast<int>(rows.size()), problem.d), std::vector<double>(rows.size())};
-    for (std::size_t n = 0; n < rows.size(); ++n) {
+    const auto compute = [&](int n) {
         const int i = rows[n];
         const Range seen = reference::visible_keys(problem, b, i);
         const VectorXf S =
@@ -116,7 +117,7 @@ reference::Forward forward(const Problem& problem, const Inputs& inputs, int b, 
             }).values;
         const float m = S.size() > 0 ? S.maxCoeff<Eigen::PropagateNaN>() : -infinity;
         result.L[n] = m;
-        if (m == -infinity) continue;  // O stays 0
+        if (m == -infinity) return;  // O stays 0
 
         VectorXf P = exponentials(S, m);
         const float l = P.sum();
@@ -125,8 +126,9 @@ reference::Forward forward(const Problem& problem, const Inputs& inputs, int b, 
         for (int j = seen.first; j < seen.end; ++j)
             P[j - seen.first] *= static_cast<float>(reference::dropout_factor(problem, b, h, i, j));
         P = stored(problem, P, precision.grid);
-        store_result(problem, view(inputs.V, b, h_kv, seen).transpose() * P, result.O, static_cast<int>(n));
-    }
+        store_result(problem, view(inputs.V, b, h_kv, seen).transpose() * P, result.O, n);
+    };
+    attention::in_parallel(static_cast<int>(rows.size()), 1.0 * rows.size() * problem.keys(b) * problem.d, compute);
     return result;
 }
 
@@ -134,10 +136,10 @@ Rows query_gradient(const Problem& problem, const Inputs& inputs, int b, int h, 
                     const reference::Forward& saved, Precision precision) {
     const int h_kv = h / problem.group();
     Rows dQ(static_cast<int>(rows.size()), problem.d);
-    for (std::size_t n = 0; n < rows.size(); ++n) {
+    const auto gradient_of = [&](int n) {
         const int i = rows[n];
         const float L = saved_L(saved.L[n], precision.L_shift);
-        if (L == -infinity) continue;  // dQ stays 0
+        if (L == -infinity) return;  // dQ stays 0
         const Range seen = reference::visible_keys(problem, b, i);
         const auto K = view(inputs.K, b, h_kv, seen);
         const auto dO = vector(inputs.dO, b, h, i);
@@ -150,11 +152,12 @@ Rows query_gradient(const Problem& problem, const Inputs& inputs, int b, int h, 
         for (int j = seen.first; j < seen.end; ++j)
             Z[j - seen.first] = static_cast<float>(reference::dropout_factor(problem, b, h, i, j));
         const VectorXf dP = view(inputs.V, b, h_kv, seen) * dO;
-        const VectorXf D = VectorXf::Constant(
-            seen.count(), row_dot(problem, inputs, b, h, i, saved.O.row(static_cast<int>(n)), precision));
+        const VectorXf D =
+            VectorXf::Constant(seen.count(), row_dot(problem, inputs, b, h, i, saved.O.row(n), precision));
         const VectorXf dS = backward_weights(problem, P, Z, dP, D, S.derivative, precision).dS;
-        store_result(problem, problem.scale * (K.transpose() * dS), dQ, static_cast<int>(n));
-    }
+        store_result(problem, problem.scale * (K.transpose() * dS), dQ, n);
+    };
+    attention::in_parallel(static_cast<int>(rows.size()), 1.0 * rows.size() * problem.keys(b) * problem.d, gradient_of);
     return dQ;
 }
 
@@ -169,7 +172,7 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
         VectorXf D_of_all(problem.queries(b));
         for (int i = 0; i < problem.queries(b); ++i)
             D_of_all[i] = row_dot(problem, inputs, b, h, i, saved.O.row(i), precision);
-        for (int n = 0; n < count; ++n) {
+        const auto add_to = [&](int n) {
             const int j = rows[n];
             const Range seeing = reference::visible_queries(problem, b, j);
             const auto Q = view(inputs.Q, b, h, seeing);
@@ -189,7 +192,8 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
                                                      S.derivative, precision);
             dV.row(n) += (dO.transpose() * weights.for_V).transpose();
             dK.row(n) += problem.scale * (Q.transpose() * weights.dS).transpose();
-        }
+        };
+        attention::in_parallel(count, 1.0 * count * problem.queries(b) * problem.d, add_to);
     }
     KeyGradients result{Rows(count, problem.d), Rows(count, problem.d)};
     for (int n = 0; n < count; ++n) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "common/reference/parallel.h"
+#include "common/attention/parallel.h"
 #include "common/reference/visibility.h"
 
 #ifdef __FAST_MATH__
@@ -109,9 +109,7 @@ void for_each_block(const Problem& problem, int b, const std::vector<int>& rows,
         visit(static_cast<int>(first), queries, seen);
     };
     const int blocks = static_cast<int>((rows.size() + block - 1) / block);
-    const bool worth_threads = finite && double(rows.size()) * problem.keys(b) * problem.d > 1e7;
-    if (worth_threads) return in_parallel(blocks, visit_block);
-    for (int n = 0; n < blocks; ++n) visit_block(n);
+    attention::in_parallel(blocks, 1.0 * rows.size() * problem.keys(b) * problem.d, visit_block);
 }
 
 Matrix gather(const HostTensor& tensor, int b, int h, const std::vector<int>& rows) {
@@ -171,14 +169,14 @@ Gradient query_gradient(const Problem& problem, const Inputs& inputs, int b, int
     const Matrix V = head(inputs.V, b, h / problem.group());
     const double scale = problem.scale;
     Gradient dQ{Rows(static_cast<int>(rows.size()), problem.d), Rows(static_cast<int>(rows.size()), problem.d)};
-    for (std::size_t n = 0; n < rows.size(); ++n) {
+    const auto gradient_of = [&](int n) {
         const int i = rows[n];
         const Range visible = visible_keys(problem, b, i);
         const auto K_seen = K.middleRows(visible.first, visible.count());
         const auto V_seen = V.middleRows(visible.first, visible.count());
         VectorXd P = scale * (K_seen * vector(inputs.Q, b, h, i));
         const VectorXd derivative = modify(problem, b, h, P, [&](int n) { return Pair{i, visible.first + n}; });
-        if (softmax(P) == -infinity) continue;  // the gradient stays 0
+        if (softmax(P) == -infinity) return;  // the gradient stays 0
 
         VectorXd Z(visible.count());
         for (int j = visible.first; j < visible.end; ++j) Z[j - visible.first] = dropout_factor(problem, b, h, i, j);
@@ -192,7 +190,8 @@ Gradient query_gradient(const Problem& problem, const Inputs& inputs, int b, int
         const VectorXd dP_terms = (V_seen.cwiseAbs() * dO.cwiseAbs()).cwiseProduct(Z);
         const VectorXd dS_terms = P.array() * (dP_terms.array() + D_terms);  // 1 - tanh^2 has terms of size 1
         vector(dQ.terms, n) = std::abs(scale) * (K_seen.cwiseAbs().transpose() * dS_terms);
-    }
+    };
+    attention::in_parallel(static_cast<int>(rows.size()), 1.0 * rows.size() * problem.keys(b) * problem.d, gradient_of);
     return dQ;
 }
 
@@ -238,7 +237,7 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
         const VectorXd D = dO.cwiseProduct(O).rowwise().sum();
         const VectorXd D_terms = dO.cwiseProduct(O).cwiseAbs().rowwise().sum();
 
-        for (int n = 0; n < count; ++n) {
+        const auto add_to = [&](int n) {
             const int j = rows[n];
             const Range seeing = visible_queries(problem, b, j);
             const auto segment = [&](const auto& all) { return all.segment(seeing.first, seeing.count()); };
@@ -264,7 +263,8 @@ KeyGradients key_gradients(const Problem& problem, const Inputs& inputs, int b, 
             const VectorXd dS_terms = P.array() * (dP_terms + segment(D_terms)).array();
             vector(result.dV.terms, n) += dO_seeing.cwiseAbs().transpose() * P.cwiseProduct(Z);
             vector(result.dK.terms, n) += std::abs(scale) * (Q_seeing.cwiseAbs().transpose() * dS_terms);
-        }
+        };
+        attention::in_parallel(count, 1.0 * count * problem.queries(b) * problem.d, add_to);
     }
     return result;
 }

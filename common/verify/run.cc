@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "common/reference/parallel.h"
+#include "common/attention/parallel.h"
 #include "common/reference/reference.h"
 #include "common/verify/storage.h"
 
@@ -118,8 +118,7 @@ std::string place_name(const std::string& tensor, int b, int h, int i, int c) {
 template <class Visit>
 void for_each_row_at_once(const HostTensor& tensor, Visit visit) {
     const std::int64_t heads = std::int64_t(tensor.B) * tensor.H;
-    if (double(heads) * tensor.N * tensor.d < 1e6) return for_each_row(tensor, visit);
-    reference::in_parallel(static_cast<int>(heads), [&](int head) {
+    attention::in_parallel(static_cast<int>(heads), 10.0 * heads * tensor.N * tensor.d, [&](int head) {
         const int b = head / tensor.H, h = head % tensor.H;
         for (int i = 0; i < tensor.length(b); ++i) visit(b, h, i);
     });
@@ -287,7 +286,9 @@ void Case::compute_forward() const {
     O_ = attention::query_tensor(problem_, 0.0f);
     L_ = attention::row_tensor(problem_, no_weight);
     const std::vector<HeadRows> pieces = rows_to_feed(problem_);
-    reference::in_parallel(static_cast<int>(pieces.size()), [&](int n) {
+    double cost = 0.0;
+    for (const HeadRows& piece : pieces) cost += double(piece.rows.size()) * problem_.Nk * problem_.d;
+    attention::in_parallel(static_cast<int>(pieces.size()), cost, [&](int n) {
         const auto& [b, h, rows] = pieces[n];
         const reference::Forward exact = reference::forward(problem_, inputs_, b, h, rows);
         for (std::size_t r = 0; r < rows.size(); ++r) {

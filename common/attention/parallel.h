@@ -5,14 +5,15 @@
 #include <thread>
 #include <vector>
 
-namespace reference {
+namespace attention {
 
 inline thread_local bool in_parallel_work = false;
 
-/// work(n) for n in [0, count), in any order, on all cores; within such work, one after the other. work must not throw.
+/// work(n) for n in [0, count), in any order: on all cores if the multiply-adds of all together are worth starting threads
+/// for, otherwise, and within such work, one after the other. work must not throw.
 template <class Work>
-void in_parallel(int count, Work work) {
-    if (in_parallel_work) {
+void in_parallel(int count, double multiply_adds, Work work) {
+    if (in_parallel_work || multiply_adds < 1e7) {
         for (int n = 0; n < count; ++n) work(n);
         return;
     }
@@ -27,4 +28,4 @@ void in_parallel(int count, Work work) {
     for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace reference
+}  // namespace attention
