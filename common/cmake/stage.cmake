@@ -37,7 +37,8 @@ endfunction()
 # Kernel files: C++ for the software GPU, at an optimisation that a debugger can follow; CUDA otherwise.
 function(set_kernel_language)
     if(GPU_MACHINE STREQUAL emulator)
-        set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-O1;-g;-Wno-unknown-pragmas")
+        set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+                                    "$<$<NOT:$<BOOL:${SANITIZER}>>:-O1;-g>;-Wno-unknown-pragmas")
     endif()
 endfunction()
 
