@@ -4,15 +4,15 @@
     docs.py            fill every table in README.md, docs/*.md and the stages' READMEs
     docs.py --check    change nothing; exit 1 and name the files that are out of date
 
-A table stands between `<!-- table: FILE [stages=00,01] [pass=forward,backward] [today=04e:04g] -->` and `<!-- end -->`; FILE is a results file
+A table stands between `<!-- table: FILE [stages=00,01] [pass=forward,backward] -->` and `<!-- end -->`; FILE is a results file
 of the ladder or of bench, relative to the repository's root. A figure that the file does not hold is printed as "-". Of a file
 of bench the table has a column for each problem; with `show=ceilings` the ceilings of that run; of a file of compare.sh with
 `show=peers` a column for each peer, with `show=libraries` what libraries reach of the ceilings. A file of variants
 (rows with `change`, `expected` and `ms`: {N or a column's words: [before, after]}) becomes a table of what each change brought; a file of
 splits (rows with `splits`) one of what their partial results cost, a file of medians beside
 peers (rows with `against`) one of ratios, a file of stage_02_traffic (`points`) one of what each key
-tile requests, a file of numerics (`exp2`) one of the errors of 2^x, with `tau=0,8` one of conditional rescaling. `today=04e:04g`
-says behind the name of a rung that was called 04e when the file was written what it is called today.
+tile requests, a file of numerics (`exp2`) one of the errors of 2^x, with `tau=0,8` one of conditional rescaling, a file of sass.py one of the
+instructions of each rung's main kernel for bf16 and d = 128.
 """
 import json
 import os
@@ -56,6 +56,8 @@ def total(row, kind):
 def table_of_ratios(results, words):
     """Rows with `ms`: {N or a column's words: [before, after]} as ratios, behind columns of words, {heading: key}."""
     columns = list(dict.fromkeys(key for row in results["rows"] for key in row["ms"]))
+    if all(key.isdigit() for key in columns):
+        columns.sort(key=int)
     heads = [*words, *(f"N = {key}" if key.isdigit() else key for key in columns)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in results["rows"]:
@@ -127,9 +129,10 @@ def machine(results):
 
 
 def origin(results):
-    """Where the figures come from, in a sentence."""
+    """Where the figures come from, in a sentence; of many problems in the command, which the table lists too, the first."""
     peers = f"; {results['peers']['build']}" if results.get("peers") else ""
-    return f"{machine(results)}{peers}; `{results['command']}`, commit {results['commit']}."
+    command = re.sub(r'( --problem "[^"]*")(?: --problem "[^"]*")+', r"\1 --problem ...", results["command"])
+    return f"{machine(results)}{peers}; `{command}`, commit {results['commit']}."
 
 
 def libraries(results):
@@ -202,6 +205,21 @@ def against_peers(results, rows):
     return "\n".join(lines) + "\n"
 
 
+def instructions(results, stages):
+    """What the main kernels of the stages' rungs are made of, for bf16 and d = 128; what none has is left out."""
+    rows = [(match[1], row) for row in results["rows"] for match in
+            [re.match(r"stage(\d\d::\w+)::(?:forward|backward)<__nv_bfloat16, 128\b", row["kernel"])]
+            if match and match[1][:2] in stages]  # fmt: skip
+    names = [name for name in rows[0][1]["counts"] if any(row["counts"][name] for _, row in rows)]
+    lines = ["| rung | instructions | " + " | ".join(names) + " |", "|" + "---|" * (2 + len(names))]
+    for rung, row in rows:
+        counts = [str(row["counts"][name]) for name in names]
+        lines.append(f"| {rung.replace('::', '').replace('_', ' ')} | {row['instructions']} | " + " | ".join(counts) + " |")
+    architectures = ", ".join(dict.fromkeys(row["architecture"] for _, row in rows))
+    lines += ["", f"bf16, d = 128; {results['compiler']} for {architectures}; `{results['command']}`, commit {results['commit']}."]
+    return "\n".join(lines) + "\n"
+
+
 def table(results, options):
     if "points" in results:
         return key_tiles(results)
@@ -209,6 +227,8 @@ def table(results, options):
         return rescaling(results, options["tau"].split(",")) if "tau" in options else exp2_errors(results)
     if options.get("show") in ("ceilings", "libraries"):
         return {"ceilings": ceilings, "libraries": libraries}[options["show"]](results)
+    if "compiler" in results:
+        return instructions(results, options["stages"].split(","))
     if "splits" in results["rows"][0]:
         return splits(results)
     if "against" in results["rows"][0]:
@@ -220,9 +240,6 @@ def table(results, options):
         rows = [row for row in rows if row["stage"] in ("peer", *options["stages"].split(","))]
     if "pass" in options:
         rows = [row for row in rows if row["pass"] in options["pass"].split(",")]
-    if "today" in options:
-        then, now = options["today"].split(":")
-        rows = [row | {"name": f"{row['name']} (today {now})"} if row["stage"] + row["rung"] == then else row for row in rows]
     if all(row["stage"] == "peer" for row in rows):
         return NOT_MEASURED
     if "ceilings" in results:

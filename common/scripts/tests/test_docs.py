@@ -41,10 +41,19 @@ class Tables(unittest.TestCase):
         self.assertNotIn("02b x", docs.table(RESULTS, {"pass": "backward"}))
         self.assertNotIn("02b y", docs.table(RESULTS, {"pass": "forward"}))
 
-    def test_a_rung_that_was_renamed_says_so(self):
-        table = docs.table(RESULTS, {"today": "02b:02c"})
-        self.assertIn("| 02b x (today 02c) | forward | 80 (10 %) | 40 (5 %) |", table.splitlines())
-        self.assertEqual(docs.table(RESULTS, {}), docs.table(RESULTS, {"today": "02a:02c"}))
+    def test_of_many_problems_the_command_names_the_first(self):
+        command = 'compare.sh --pass forward --problem "B=1 N=2" --problem "B=3 N=4" --problem "B=5 N=6"'
+        self.assertIn('`compare.sh --pass forward --problem "B=1 N=2" --problem ...`', docs.table(RESULTS | {"command": command}, {}))
+        self.assertIn('`bench --problem "B=1"`', docs.table(RESULTS | {"command": 'bench --problem "B=1"'}, {}))
+
+    def test_instructions_of_main_kernels(self):
+        rows = [{"kernel": f"stage{name}", "architecture": "sm_90a", "instructions": 100 + n, "counts": {"HGMMA": n, "LDTM": 0}}
+                for n, name in enumerate(["04::a::forward<__nv_bfloat16, 128>", "04::a::forward<__nv_bfloat16, 64>",
+                                          "04::a_backward::backward<__nv_bfloat16, 128>", "04::a::forward<__half, 128>",
+                                          "04::a_backward::finish<__nv_bfloat16, 128>", "05::a::forward<__nv_bfloat16, 128>"])]  # fmt: skip
+        table = docs.table({"compiler": "nvcc 1", "command": "sass.py", "commit": "abc", "rows": rows}, {"stages": "04"})
+        self.assertEqual(["| rung | instructions | HGMMA |", "|---|---|---|", "| 04a | 100 | 0 |", "| 04a backward | 102 | 2 |", "",
+                          "bf16, d = 128; nvcc 1 for sm_90a; `sass.py`, commit abc."], table.splitlines())  # fmt: skip
 
     def test_decoding_is_in_bytes(self):
         rows = [row("d", "B=1", 50.0, **{"pass": "decode"}), row("d", "B=8", 100.0, **{"pass": "decode"})]
