@@ -138,7 +138,7 @@ struct Tensor {
     std::int64_t batch_stride, head_stride, row_stride;
     int columns;
 #if GPU_EMULATOR
-    const emulator::Region* region;
+    const emulator::Region* region = nullptr;
 #endif
 
     /// Rows first_row ... first_row + rows - 1 of one head.

@@ -82,7 +82,7 @@ struct Rung {
     /// Exponentials this rung computes on this problem, in closed form (what the counters must show): by
     /// special-function units, and by polynomials (common/attention/exp2.h); no function if there are none of these.
     std::function<double(const attention::Problem&)> exponentials;
-    std::function<double(const attention::Problem&)> polynomials = nullptr;  // null: none
+    std::function<double(const attention::Problem&)> polynomials = nullptr;
     /// Bytes requested of each tensor in closed form, by the names of the buffers; empty if there is none for this
     /// problem.
     std::function<std::vector<gpu::Traffic>(const attention::Problem&)> traffic;

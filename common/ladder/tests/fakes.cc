@@ -129,9 +129,12 @@ void backward(const Problem& problem, Operands& operands) {
 
 void launch(const Problem& problem, Operands& operands, ladder::Pass pass, Behaviour behaviour) {
     switch (behaviour) {
-        case Behaviour::cannot_use_layout:
-            ladder::require_layout({.row_alignment = 16}, operands, problem.type);
+        case Behaviour::cannot_use_layout: {
+            ladder::Rung rung;
+            rung.row_alignment = 16;
+            ladder::require_layout(rung, operands, problem.type);
             break;
+        }
         case Behaviour::no_code:
             throw gpu::NotBuilt("Kernel fake is built for 10.0, and this GPU is 9.0.");
         case Behaviour::breaks_rule:
