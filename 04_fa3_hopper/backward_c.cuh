@@ -9,8 +9,8 @@
 // with N = 32 read 3 KiB of operands for a quarter of what 6 KiB give with N = 128. A CTA has half of 04a's keys, so Q
 // and dO are read, and dQ is added, twice as often.
 //
-// P and dS have two slots in turns: who writes a slot has met the other at the barrier since both read it. With one slot
-// a second barrier would be needed. The producer, the warps that send dQ away, the zeros in hidden rows and the three
+// P and dS have two slots in turns: who writes a slot has met the other at a barrier after both had read it. With one
+// slot that would take a second barrier. The producer, the warps that send dQ away, the zeros in hidden rows and the three
 // kernels are 04a's. dO has one slot, for lack of room, and is given back before dQ and dK are waited for; a warpgroup's
 // 32 KiB of dQ leave in two pieces.
 //
