@@ -3,6 +3,7 @@
 
 #include "04_fa3_hopper/backward_a.cuh"
 #include "04_fa3_hopper/backward_b.cuh"
+#include "04_fa3_hopper/backward_c.cuh"
 #include "04_fa3_hopper/operands.h"
 
 namespace stage04 {
@@ -19,10 +20,18 @@ std::optional<std::string> refuses_backward(const Problem& problem) {
     return ladder::refuses_dropout(problem);
 }
 
-std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
-    const int Br = a_backward::Br(problem.d);
+std::optional<std::string> refuses_c(const Problem& problem) {
+    if (problem.d != c_backward::d) return "takes d = 256, not " + std::to_string(problem.d);
+    return refuses(problem);
+}
+
+std::vector<ladder::Workspace> workspaces(const Problem& problem, int Br) {
     const std::size_t column = problem.Hq * scratch_tiles(problem, Br) * Br * sizeof(float);
     return {{"L_log2", column}, {"D", column}, {"dQ_sum", column * problem.d}};
+}
+
+std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
+    return workspaces(problem, a_backward::Br(problem.d));
 }
 
 /// Whose turn it is to add to each half of a tile of dQ.
@@ -33,7 +42,9 @@ std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
     return workspaces;
 }
 
-/// The operands of both rungs.
+std::vector<ladder::Workspace> workspaces_c(const Problem& problem) { return workspaces(problem, c_backward::Br); }
+
+/// The operands of all rungs.
 template <class T, int Br, int Bc>
 struct Launch {
     const Problem& problem;
@@ -85,19 +96,39 @@ void launch_b(const Problem& problem, Operands& operands) {
     });
 }
 
-ladder::TileCounts count_tiles(const Problem& problem) {
-    return ladder::count_tiles(problem, a_backward::Br(problem.d), a_backward::Bc);
+void launch_c(const Problem& problem, Operands& operands) {
+    namespace c = c_backward;
+    const auto launch = [&]<class T>() {
+        const Launch<T, c::Br, c::Bc> x{problem, operands};
+        const gpu::LaunchShape backward = {"stage04::c_backward::backward", x.key_tiles, c::threads,
+                                           sizeof(c::Shared<T>)};
+        gpu::check_launch(backward);  // before anything runs
+        gpu::launch({"stage04::c_backward::prepare", x.query_tiles, threads_of_tile, 0}, c::prepare<T>,
+                    x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
+                    x.L_log2, x.D, x.dQ_sum);
+        gpu::launch(backward, c::backward<T>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
+                    gpu::read_only(x.D), x.dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
+        gpu::launch({"stage04::c_backward::finish", x.query_tiles, threads_of_tile, 0}, c::finish<T>, x.kernel_problem,
+                    gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
+    };
+    if (problem.type == attention::DataType::fp16) return launch.template operator()<gpu::fp16>();
+    return launch.template operator()<gpu::bf16>();
 }
 
-double exponentials(const Problem& problem) {
-    return double(problem.Hq) * count_tiles(problem).tiles * a_backward::Br(problem.d) * a_backward::Bc;
+double exponentials(const Problem& problem, int Br, int Bc) {
+    return double(problem.Hq) * ladder::count_tiles(problem, Br, Bc).tiles * Br * Bc;
 }
+
+double exponentials_a(const Problem& problem) {
+    return exponentials(problem, a_backward::Br(problem.d), a_backward::Bc);
+}
+
+double exponentials_c(const Problem& problem) { return exponentials(problem, c_backward::Br, c_backward::Bc); }
 
 /// Copies of packed operands bring rows of the next sequence along, which has no simple form.
-std::vector<Traffic> traffic_a(const Problem& problem) {
+std::vector<Traffic> traffic(const Problem& problem, int Br, int Bc) {
     if (problem.packed()) return {};
-    const ladder::TileCounts counts = count_tiles(problem);
-    const int Br = a_backward::Br(problem.d);
+    const ladder::TileCounts counts = ladder::count_tiles(problem, Br, Bc);
     const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d;
     const std::uint64_t queries = ladder::total_queries(problem), keys = ladder::total_keys(problem);
     const std::uint64_t seeing = Hq * counts.seeing.once, column = 4 * Br, visits = Hq * counts.tiles;
@@ -116,14 +147,22 @@ std::vector<Traffic> traffic_a(const Problem& problem) {
             {"dQ_sum", tiles * column * problem.d, (tiles + visits) * column * problem.d}};
 }
 
+std::vector<Traffic> traffic_a(const Problem& problem) {
+    return traffic(problem, a_backward::Br(problem.d), a_backward::Bc);
+}
+
 /// A turn of each half for each visit, and none before the first.
 std::vector<Traffic> traffic_b(const Problem& problem) {
     std::vector<Traffic> traffic = traffic_a(problem);
     if (traffic.empty()) return traffic;
-    const std::uint64_t tiles = problem.B * attention::ceil_div(problem.Nq, a_backward::Br(problem.d));
-    traffic.push_back({"turns", 0, problem.Hq * (tiles + count_tiles(problem).tiles) * b_backward::consumers * 4});
+    const int Br = a_backward::Br(problem.d);
+    const std::uint64_t tiles = problem.B * attention::ceil_div(problem.Nq, Br);
+    const std::uint64_t visits = ladder::count_tiles(problem, Br, a_backward::Bc).tiles;
+    traffic.push_back({"turns", 0, problem.Hq * (tiles + visits) * b_backward::consumers * 4});
     return traffic;
 }
+
+std::vector<Traffic> traffic_c(const Problem& problem) { return traffic(problem, c_backward::Br, c_backward::Bc); }
 
 }  // namespace
 
@@ -141,7 +180,7 @@ void register_backward(ladder::Registry& registry) {
                   .refuses = refuses_backward,
                   .workspaces = workspaces_a,
                   .launch = launch_a,
-                  .exponentials = exponentials,
+                  .exponentials = exponentials_a,
                   .traffic = traffic_a});
     registry.add({.stage = "04",
                   .letter = "b",
@@ -155,8 +194,23 @@ void register_backward(ladder::Registry& registry) {
                   .refuses = refuses_backward,
                   .workspaces = workspaces_b,
                   .launch = launch_b,
-                  .exponentials = exponentials,
+                  .exponentials = exponentials_a,
                   .traffic = traffic_b});
+    registry.add({.stage = "04",
+                  .letter = "c",
+                  .name = "split_columns",
+                  .pass = ladder::Pass::backward,
+                  .fast = true,
+                  .deterministic = false,
+                  .whole_tiles = true,
+                  .row_alignment = 16,
+                  .tensor_maps = true,
+                  .kernel_pattern = "stage04::c_backward::",
+                  .refuses = refuses_c,
+                  .workspaces = workspaces_c,
+                  .launch = launch_c,
+                  .exponentials = exponentials_c,
+                  .traffic = traffic_c});
 }
 
 }  // namespace stage04

@@ -206,9 +206,9 @@ def against_peers(results, rows):
 
 
 def instructions(results, stages):
-    """What the main kernels of the stages' rungs are made of, for bf16 and d = 128; what none has is left out."""
+    """What the main kernels of the stages' rungs are made of, for bf16 and d = 128 where it is chosen; what none has is left out."""
     rows = [(match[1], row) for row in results["rows"] for match in
-            [re.match(r"stage(\d\d::\w+)::(?:forward|backward)<__nv_bfloat16, 128\b", row["kernel"])]
+            [re.match(r"stage(\d\d::\w+)::(?:forward|backward)<__nv_bfloat16(?:, 128\b|>)", row["kernel"])]
             if match and match[1][:2] in stages]  # fmt: skip
     names = [name for name in rows[0][1]["counts"] if any(row["counts"][name] for _, row in rows)]
     lines = ["| rung | instructions | " + " | ".join(names) + " |", "|" + "---|" * (2 + len(names))]
@@ -216,7 +216,7 @@ def instructions(results, stages):
         counts = [str(row["counts"][name]) for name in names]
         lines.append(f"| {rung.replace('::', '').replace('_', ' ')} | {row['instructions']} | " + " | ".join(counts) + " |")
     architectures = ", ".join(dict.fromkeys(row["architecture"] for _, row in rows))
-    lines += ["", f"bf16, d = 128; {results['compiler']} for {architectures}; `{results['command']}`, commit {results['commit']}."]
+    lines += ["", f"bf16, d = 128 where there is a choice; {results['compiler']} for {architectures}; `{results['command']}`, commit {results['commit']}."]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 """Writes common/gpu/wgmma_forms.inc: wgmma.mma_async with 16-bit operands and fp32 sums, for the widths N that kernels use. PTX ISA: wgmma."""
 from pathlib import Path
 
-WIDTHS = [64, 80, 96, 112, 128, 144, 160, 176, 192, 256]
+WIDTHS = [32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256]
 FORM = """
 template <class T, {template}>
 GPU_DEVICE void wgmma_form(float (&d)[{n}], {a_parameter}, std::uint64_t b, bool accumulate) {{

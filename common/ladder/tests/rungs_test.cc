@@ -20,7 +20,7 @@ TEST(Rungs, EveryStageHasRegisteredAllOfThem) {
         {{"00", Pass::forward}, 4},  {{"00", Pass::backward}, 1}, {{"01", Pass::forward}, 4},
         {{"01", Pass::backward}, 1}, {{"02", Pass::forward}, 2},  {{"02", Pass::backward}, 2},
         {{"03", Pass::forward}, 4},  {{"03", Pass::backward}, 2}, {{"03", Pass::decode}, 1},
-        {{"04", Pass::forward}, 7},  {{"04", Pass::backward}, 2}, {{"05", Pass::forward}, 5},
+        {{"04", Pass::forward}, 7},  {{"04", Pass::backward}, 3}, {{"05", Pass::forward}, 5},
         {{"05", Pass::backward}, 1}};
     EXPECT_EQ(rungs, expected);
 }

@@ -53,7 +53,7 @@ class Tables(unittest.TestCase):
                                           "04::a_backward::finish<__nv_bfloat16, 128>", "05::a::forward<__nv_bfloat16, 128>"])]  # fmt: skip
         table = docs.table({"compiler": "nvcc 1", "command": "sass.py", "commit": "abc", "rows": rows}, {"stages": "04"})
         self.assertEqual(["| rung | instructions | HGMMA |", "|---|---|---|", "| 04a | 100 | 0 |", "| 04a backward | 102 | 2 |", "",
-                          "bf16, d = 128; nvcc 1 for sm_90a; `sass.py`, commit abc."], table.splitlines())  # fmt: skip
+                          "bf16, d = 128 where there is a choice; nvcc 1 for sm_90a; `sass.py`, commit abc."], table.splitlines())  # fmt: skip
 
     def test_decoding_is_in_bytes(self):
         rows = [row("d", "B=1", 50.0, **{"pass": "decode"}), row("d", "B=8", 100.0, **{"pass": "decode"})]

@@ -394,12 +394,13 @@ void B50_many_empty_sequences_backward(const Rung& rung) {
 
 // Scores of 3000 and a little more: S and L, both rounded to fp32, are so far apart that P is no longer 1 to the last bit of fp16.
 void scores_of_thousands(const Rung& rung) {
+    const int d = usual_dimensions(rung)[0];
     for (int percent = 0; percent <= 30; ++percent) {
-        Problem problem = small_problem(1, 2, 64, DataType::fp16);
-        problem.scale = attention::default_scale(64);
+        Problem problem = small_problem(1, 2, d, DataType::fp16);
+        problem.scale = attention::default_scale(d);
         Probe probe(problem);
         probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, percent);
-        const double element = std::sqrt(3000 / (64 * problem.scale)) * (1 + 0.01 * percent);
+        const double element = std::sqrt(3000 / (d * problem.scale)) * (1 + 0.01 * percent);
         for (attention::HostTensor* tensor : {&probe.inputs.Q, &probe.inputs.K})
             std::fill(tensor->values.begin(), tensor->values.end(),
                       attention::round_to(DataType::fp16, static_cast<float>(element)));

@@ -36,13 +36,13 @@ void expect_verified(const Rung& rung, const Problem& problem, const Setup& setu
 }
 
 std::vector<int> head_dimensions(const Rung& rung) {
-    return is_scalar(rung) ? std::vector{1, 40, 64, 96, 128, 256} : std::vector{64, 128};
+    return is_scalar(rung) ? std::vector{1, 40, 64, 96, 128, 256} : usual_dimensions(rung);
 }
 
 // Everything about a problem that Nq, Nk and the mask leave open. Large ones have few heads and a usual d.
 void draw_rest(const Rung& rung, Problem& problem, Setup& setup, std::mt19937& random) {
     const bool small = problem.Nq * problem.Nk <= 65 * 129;
-    problem.d = small ? one_of(head_dimensions(rung), random) : 64 * (1 + random() % 2);
+    problem.d = one_of(small ? head_dimensions(rung) : usual_dimensions(rung), random);
     problem.type = one_of(types(rung), random);
     problem.scale = attention::default_scale(problem.d);
     problem.Hkv = small ? 1 + random() % 2 : 1;
@@ -104,17 +104,20 @@ void all_types(const Rung& rung) {
 
 // More rows than keys, fewer, and as many, on either side of the tile edges.
 void tile_edges(const Rung& rung) {
+    const int d = usual_dimensions(rung)[0];
     for (int Nq : {16, 33, 130}) {
         for (int Nk : {2, 127, 128, 257}) {
-            Problem problem = causal(small_problem(Nq, Nk, 64, DataType::fp16));
-            problem.scale = attention::default_scale(64);
+            Problem problem = causal(small_problem(Nq, Nk, d, DataType::fp16));
+            problem.scale = attention::default_scale(d);
             expect_verified(rung, problem);
         }
     }
 }
 
-Problem packed(const std::vector<int>& q_lengths, const std::vector<int>& k_lengths) {
+Problem packed(const Rung& rung, const std::vector<int>& q_lengths, const std::vector<int>& k_lengths) {
     Problem problem;
+    problem.d = usual_dimensions(rung)[0];
+    problem.scale = attention::default_scale(problem.d);
     problem.B = static_cast<int>(q_lengths.size());
     problem.cu_q.push_back(0);
     problem.cu_k.push_back(0);
@@ -134,7 +137,7 @@ void packed_sequences(const Rung& rung) {
             for (Layout layout : {Layout::dense, Layout::strided, Layout::reversed}) {
                 if (layout != Layout::dense && window.right != 0) continue;
                 if (layout == Layout::reversed && rung.tensor_maps) continue;
-                Problem problem = packed(q, k);
+                Problem problem = packed(rung, q, k);
                 problem.Hq = 2;
                 problem.type = DataType::fp16;
                 problem.window_left = window.left;
@@ -147,8 +150,8 @@ void packed_sequences(const Rung& rung) {
 
 // B46: one sequence after the other of length 1, and the end of the cumulative lengths.
 void many_short_sequences(const Rung& rung) {
-    expect_verified(rung, packed(std::vector(64, 1), std::vector(64, 1)));
-    Problem problem = packed({0, 65, 1}, {0, 65, 1});
+    expect_verified(rung, packed(rung, std::vector(64, 1), std::vector(64, 1)));
+    Problem problem = packed(rung, {0, 65, 1}, {0, 65, 1});
     problem.Hq = problem.Hkv = 2;
     expect_verified(rung, causal(problem));
 }
@@ -163,7 +166,7 @@ void tiny(const Rung& rung, Problem problem) {
 void tiny_causal(const Rung& rung) { tiny(rung, causal(small_problem(33, 150, 64, DataType::bf16))); }
 
 void tiny_packed_group(const Rung& rung) {
-    Problem problem = packed({0, 18, 1}, {3, 7, 0});
+    Problem problem = packed(rung, {0, 18, 1}, {3, 7, 0});
     problem.Hq = 2;
     problem.type = DataType::fp16;
     tiny(rung, problem);

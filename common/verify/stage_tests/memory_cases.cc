@@ -74,8 +74,9 @@ void expect_hidden_has_no_effect(const Rung& rung, const Problem& problem) {
 }
 
 void B09_hidden_NaN(const Rung& rung) {
+    const int d = usual_dimensions(rung)[0];
     for (DataType type : types(rung)) {
-        Problem window = small_problem(5, 100, 64, type);  // keys 92 ... 99 are seen
+        Problem window = small_problem(5, 100, d, type);  // keys 92 ... 99 are seen
         window.window_left = 3;
         window.window_right = 0;
         expect_hidden_has_no_effect(rung, window);
@@ -83,12 +84,12 @@ void B09_hidden_NaN(const Rung& rung) {
         window.Nk = 200;  // keys 120 ... 199: tiles that are hidden, begin hidden, and are seen
         window.window_left = 10;
         expect_hidden_has_no_effect(rung, window);
-        expect_hidden_has_no_effect(rung, causal(small_problem(140, 9, 64, type)));  // rows that see no key
+        expect_hidden_has_no_effect(rung, causal(small_problem(140, 9, d, type)));  // rows that see no key
         window.softcap = 5;
         window.alibi = true;
         if (rung.modifiers) expect_hidden_has_no_effect(rung, window);
 
-        Problem cache = small_problem(1, 13, 64, type);  // 3 slots used, 13 slots of nobody
+        Problem cache = small_problem(1, 13, d, type);  // 3 slots used, 13 slots of nobody
         cache.B = 2;
         cache.cu_q = {0, 1, 1};
         cache.cu_k = {0, 3, 16};
@@ -120,9 +121,10 @@ void expect_nan_row(const HostTensor& tensor, int row) {
 
 // A NaN that is seen reaches every row that sees it, and in Q no other row.
 void B10_visible_NaN(const Rung& rung) {
+    const int d = usual_dimensions(rung)[0];
     for (DataType type : types(rung)) {
         for (int Nk : {16, 150}) {
-            Probe clean = random_probe(small_problem(4, Nk, 64, type));
+            Probe clean = random_probe(small_problem(4, Nk, d, type));
             const Outputs expected = clean.run(rung);
             Probe in_q = clean;
             in_q.q(0) = nan;
@@ -131,7 +133,7 @@ void B10_visible_NaN(const Rung& rung) {
             const HostTensor& clean_rows = is_backward(rung) ? expected.dQ : expected.O;
             expect_nan_row(rows, 0);
             for (int i = 1; i < 4; ++i)
-                for (int c = 0; c < 64; ++c) ASSERT_EQ(rows.row(0, 0, i)[c], clean_rows.row(0, 0, i)[c]) << "row " << i;
+                for (int c = 0; c < d; ++c) ASSERT_EQ(rows.row(0, 0, i)[c], clean_rows.row(0, 0, i)[c]) << "row " << i;
             if (is_backward(rung)) {
                 for (int j = 0; j < Nk; ++j) expect_nan_row(outputs.dK, j);
             } else {
@@ -149,8 +151,9 @@ void B10_visible_NaN(const Rung& rung) {
 
 // The same values in another place give the same bits; B55: also where rows lie from the last to the first.
 void B23_other_strides(const Rung& rung) {
+    const int d = usual_dimensions(rung)[0];
     for (int Nk : {33, 65}) {
-        Problem problem = causal(small_problem(33, Nk, 64, DataType::fp16));
+        Problem problem = causal(small_problem(33, Nk, d, DataType::fp16));
         problem.B = problem.Hq = problem.Hkv = 2;
         Probe probe = random_probe(problem);
         const Outputs expected = probe.run(rung);
@@ -170,7 +173,7 @@ void B23_other_strides(const Rung& rung) {
         probe.setup = {};
         for (HostTensor* tensor : {&probe.inputs.K, &probe.inputs.V})
             for (int b = 0; b < 2; ++b)
-                for (int j = 0; j < Nk; ++j) std::copy_n(tensor->row(b, 0, j), 64, tensor->row(b, 1, j));
+                for (int j = 0; j < Nk; ++j) std::copy_n(tensor->row(b, 0, j), d, tensor->row(b, 1, j));
         const Outputs copies = probe.run(rung);
         for (const char* only : {"K", "V", ""}) {
             probe.setup = {.layout = Layout::shared_kv, .only = only};
@@ -182,7 +185,7 @@ void B23_other_strides(const Rung& rung) {
 // Operands that do not begin at multiples of 16 bytes: the right result, or a refusal that names what is needed before
 // anything is launched; a good call works afterwards.
 void B45_misaligned(const Rung& rung) {
-    Probe probe = random_probe(small_problem(17, 40, 64, DataType::bf16));
+    Probe probe = random_probe(small_problem(17, 40, usual_dimensions(rung)[0], DataType::bf16));
     const Outputs expected = probe.run(rung);
     const std::vector<const char*> operands = is_backward(rung) ? std::vector{"Q", "K", "V", "dO", "dQ", "dK", "dV", ""}
                                                                 : std::vector{"Q", "K", "V", "O", ""};

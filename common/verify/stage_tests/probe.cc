@@ -78,9 +78,14 @@ bool takes(const Rung& rung, const Problem& problem) { return !rung.refuses || !
 bool is_scalar(const Rung& rung) { return takes(rung, small_problem(1, 1, smallest_d(rung), DataType::fp32)); }
 
 int smallest_d(const Rung& rung) {
-    for (int d : {16, 64})
+    for (int d : {16, 64, 128})
         if (takes(rung, small_problem(1, 1, d, DataType::fp16))) return d;
-    return 128;
+    return 256;
+}
+
+std::vector<int> usual_dimensions(const Rung& rung) {
+    const int d = smallest_d(rung);
+    return d <= 64 ? std::vector{64, 128} : std::vector{d};
 }
 
 std::vector<DataType> types(const Rung& rung) {

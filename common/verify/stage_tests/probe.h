@@ -44,8 +44,10 @@ attention::Problem causal(attention::Problem problem);
 bool takes(const ladder::Rung& rung, const attention::Problem& problem);
 /// It multiplies one by one: no tensor core mixes the elements of a tile, 0 * NaN included.
 bool is_scalar(const ladder::Rung& rung);
-/// The smallest head dimension of 16, 64, 128 that the rung takes.
+/// The smallest head dimension of 16, 64, 128, 256 that the rung takes.
 int smallest_d(const ladder::Rung& rung);
+/// The usual head dimensions: 64 and 128, or of a rung that takes neither smallest_d alone.
+std::vector<int> usual_dimensions(const ladder::Rung& rung);
 /// All types that the rung takes.
 std::vector<attention::DataType> types(const ladder::Rung& rung);
 

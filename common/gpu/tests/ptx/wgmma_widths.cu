@@ -26,4 +26,4 @@ template <int... widths>
 void all_widths() {
     keep(multiply<widths, bf16>..., multiply<widths, fp16>...);
 }
-template void all_widths<64, 80, 96, 112, 128, 144, 160, 176, 192, 256>();
+template void all_widths<32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256>();
