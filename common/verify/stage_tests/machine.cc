@@ -97,9 +97,10 @@ void traffic_as_stated(const Rung& rung) {
     }
 }
 
-// B16: the last tile must not depend on what memory held before.
+// B16: the last tile must not depend on what memory held before. Sums in any order have the same bits over two tiles, not
+// over three.
 void ten_equal_calls(const Rung& rung) {
-    for (int N : {65, 129}) {
+    for (int N : {65, rung.deterministic ? 129 : 127}) {
         const Problem problem = small_problem(17, N, smallest_d(rung), DataType::fp16);
         Probe probe(problem);
         probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, 3);

@@ -123,7 +123,7 @@ void expect_nan_row(const HostTensor& tensor, int row) {
 void B10_visible_NaN(const Rung& rung) {
     const int d = usual_dimensions(rung)[0];
     for (DataType type : types(rung)) {
-        for (int Nk : {16, 150}) {
+        for (int Nk : {16, rung.deterministic ? 150 : 127}) {  // two tiles' sums have the same bits in any order
             Probe clean = random_probe(small_problem(4, Nk, d, type));
             const Outputs expected = clean.run(rung);
             Probe in_q = clean;
