@@ -1,16 +1,17 @@
 // 04b backward: 04a's, with the additions to dQ in turn, so that it gives the same bits in every run.
 //
-// Each half of a tile of dQ has a count, `turns`, of the key tiles that have added to it. The warp that sends dQ away
-// waits until the count says that all key tiles whose turn comes before have added (ld_acquire_gpu), adds, waits until
-// the engine has written, and counts (red_release_gpu_add). Sums begin at zero. All else is 04a's.
+// Each half of a tile of dQ has a count, `turns`, of the key tiles that have added to it. The lane that sends a half
+// away waits until all key tiles whose turn comes before have added (ld_acquire_gpu), adds, waits until the engine has
+// written, and counts (red_release_gpu_add).
 //
-// The last key tile that the queries see adds first. Under a causal mask a key tile's first query tile lies on the
-// diagonal, and there it is the last one seen: every CTA begins at once, and each follows its neighbour one step behind.
-// In ascending order each would wait until all before it have come down to its diagonal. Without a mask CTAs of one head
-// begin with the same query tile, and queue in the first round.
+// The last key tile that the queries see adds first. Under a causal mask that is the one on the diagonal, where a key
+// tile's queries begin: its first addition waits for nobody, and of neighbours that run at once each comes to a query
+// tile Bc / Br steps after the one before it in turn. In ascending order each would wait until all before it have come
+// down to its diagonal. Without a mask CTAs of one head begin with the same query tile, and queue in the first round.
 //
-// A CTA waits only for CTAs with a lower blockIdx, which GPUs start first (CUDA does not promise it), so the wait ends:
-// of each head the last keys come first.
+// A CTA waits only for CTAs of its head with later keys. They have a lower blockIdx, and GPUs start those first (CUDA
+// does not promise it), so the wait ends. The price: under a causal mask the longest CTAs of a head start last, in 04a
+// first; and dQ's shared memory is free when the engine has written, in 04a when it has read. All else is 04a's.
 //
 // For each query tile of each head of the group that sees the key tile:
 //   1. (producer) Q, L; dO, D          2. S^T = K Q^T and dP^T = V dO^T
@@ -52,7 +53,7 @@ struct Place {
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}
 };
 
-/// One CTA a query tile: what `backward` reads of it, and zeros for what it adds to; the first turns.
+/// One CTA a query tile: what `backward` reads of it, and zeros for what it adds to, sums and turns alike.
 template <class T, int d>
 __global__ void __launch_bounds__(threads_of_tile)
     prepare(KernelProblem problem, Tensor<const T> O, Tensor<const T> dO, Tensor<const float> L, Tensor<float> L_log2,
@@ -73,7 +74,8 @@ __global__ void __launch_bounds__(threads, 1)
     constexpr int Br = b_backward::Br(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
-    // CTAs that run at the same time share the queries of a few heads; of each head the last keys come first.
+    // CTAs that run at the same time share the queries of a few heads; of each head the last keys, whose turn comes first,
+    // come first.
     const int kv_tiles = ceil_div(problem.Nk, Bc), sequence_head = blockIdx.x / kv_tiles;
     const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv;
     const int j0 = (kv_tiles - 1 - blockIdx.x % kv_tiles) * Bc;

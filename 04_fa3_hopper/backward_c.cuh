@@ -35,7 +35,8 @@ using namespace attention;
 using namespace gpu;
 
 constexpr int d = 256;
-constexpr int consumers = 2, slots = 2, pieces = 2;
+constexpr int consumers = 2, slots = 2;
+constexpr int pieces = 2;  // of dQ a step: an even number, so a piece's number is the parity of its turn
 constexpr int threads = warpgroup_size * (1 + consumers);
 constexpr int Bc = 64, Br = 64;
 constexpr int own_queries = Br / consumers, own_columns = d / consumers;
@@ -53,7 +54,7 @@ struct Shared {
     SharedArray<Mbarrier, consumers> dQ_full, dQ_empty;
 };
 
-/// A place in the ring of Q: the n-th tile that passes through it, and the parity of its turn.
+/// A place in the rings of Q, P and dS: the n-th tile that passes through it, and the parity of its turn.
 struct Place {
     int slot, parity;
     __device__ explicit Place(int n) : slot(n % slots), parity(n / slots % 2) {}

@@ -25,24 +25,24 @@ std::optional<std::string> refuses_c(const Problem& problem) {
     return refuses(problem);
 }
 
-std::vector<ladder::Workspace> workspaces(const Problem& problem, int Br) {
+static_assert(a_backward::Br(c_backward::d) == c_backward::Br);
+
+/// Keys of a tile; d = 256 is 04c's alone.
+int Bc(const Problem& problem) { return problem.d == c_backward::d ? c_backward::Bc : a_backward::Bc; }
+
+std::vector<ladder::Workspace> workspaces(const Problem& problem) {
+    const int Br = a_backward::Br(problem.d);
     const std::size_t column = problem.Hq * scratch_tiles(problem, Br) * Br * sizeof(float);
     return {{"L_log2", column}, {"D", column}, {"dQ_sum", column * problem.d}};
 }
 
-std::vector<ladder::Workspace> workspaces_a(const Problem& problem) {
-    return workspaces(problem, a_backward::Br(problem.d));
-}
-
 /// Whose turn it is to add to each half of a tile of dQ.
 std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
-    std::vector<ladder::Workspace> workspaces = workspaces_a(problem);
+    std::vector<ladder::Workspace> all = workspaces(problem);
     const std::int64_t tiles = scratch_tiles(problem, a_backward::Br(problem.d));
-    workspaces.push_back({"turns", problem.Hq * tiles * b_backward::consumers * sizeof(int)});
-    return workspaces;
+    all.push_back({"turns", problem.Hq * tiles * b_backward::consumers * sizeof(int)});
+    return all;
 }
-
-std::vector<ladder::Workspace> workspaces_c(const Problem& problem) { return workspaces(problem, c_backward::Br); }
 
 /// The operands of all rungs.
 template <class T, int Br, int Bc>
@@ -115,20 +115,19 @@ void launch_c(const Problem& problem, Operands& operands) {
     return launch.template operator()<gpu::bf16>();
 }
 
-double exponentials(const Problem& problem, int Br, int Bc) {
-    return double(problem.Hq) * ladder::count_tiles(problem, Br, Bc).tiles * Br * Bc;
+ladder::TileCounts count_tiles(const Problem& problem) {
+    return ladder::count_tiles(problem, a_backward::Br(problem.d), Bc(problem));
 }
 
-double exponentials_a(const Problem& problem) {
-    return exponentials(problem, a_backward::Br(problem.d), a_backward::Bc);
+double exponentials(const Problem& problem) {
+    return double(problem.Hq) * count_tiles(problem).tiles * a_backward::Br(problem.d) * Bc(problem);
 }
-
-double exponentials_c(const Problem& problem) { return exponentials(problem, c_backward::Br, c_backward::Bc); }
 
 /// Copies of packed operands bring rows of the next sequence along, which has no simple form.
-std::vector<Traffic> traffic(const Problem& problem, int Br, int Bc) {
+std::vector<Traffic> traffic(const Problem& problem) {
     if (problem.packed()) return {};
-    const ladder::TileCounts counts = ladder::count_tiles(problem, Br, Bc);
+    const ladder::TileCounts counts = count_tiles(problem);
+    const int Br = a_backward::Br(problem.d);
     const std::uint64_t Hq = problem.Hq, Hkv = problem.Hkv, row = attention::bytes(problem.type) * problem.d;
     const std::uint64_t queries = ladder::total_queries(problem), keys = ladder::total_keys(problem);
     const std::uint64_t seeing = Hq * counts.seeing.once, column = 4 * Br, visits = Hq * counts.tiles;
@@ -147,22 +146,14 @@ std::vector<Traffic> traffic(const Problem& problem, int Br, int Bc) {
             {"dQ_sum", tiles * column * problem.d, (tiles + visits) * column * problem.d}};
 }
 
-std::vector<Traffic> traffic_a(const Problem& problem) {
-    return traffic(problem, a_backward::Br(problem.d), a_backward::Bc);
-}
-
 /// A turn of each half for each visit, and none before the first.
 std::vector<Traffic> traffic_b(const Problem& problem) {
-    std::vector<Traffic> traffic = traffic_a(problem);
-    if (traffic.empty()) return traffic;
-    const int Br = a_backward::Br(problem.d);
-    const std::uint64_t tiles = problem.B * attention::ceil_div(problem.Nq, Br);
-    const std::uint64_t visits = ladder::count_tiles(problem, Br, a_backward::Bc).tiles;
-    traffic.push_back({"turns", 0, problem.Hq * (tiles + visits) * b_backward::consumers * 4});
-    return traffic;
+    std::vector<Traffic> all = traffic(problem);
+    if (all.empty()) return all;
+    const std::uint64_t tiles = problem.B * attention::ceil_div(problem.Nq, a_backward::Br(problem.d));
+    all.push_back({"turns", 0, problem.Hq * (tiles + count_tiles(problem).tiles) * b_backward::consumers * 4});
+    return all;
 }
-
-std::vector<Traffic> traffic_c(const Problem& problem) { return traffic(problem, c_backward::Br, c_backward::Bc); }
 
 }  // namespace
 
@@ -178,10 +169,10 @@ void register_backward(ladder::Registry& registry) {
                   .tensor_maps = true,
                   .kernel_pattern = "stage04::a_backward::",
                   .refuses = refuses_backward,
-                  .workspaces = workspaces_a,
+                  .workspaces = workspaces,
                   .launch = launch_a,
-                  .exponentials = exponentials_a,
-                  .traffic = traffic_a});
+                  .exponentials = exponentials,
+                  .traffic = traffic});
     registry.add({.stage = "04",
                   .letter = "b",
                   .name = "in_turn",
@@ -194,7 +185,7 @@ void register_backward(ladder::Registry& registry) {
                   .refuses = refuses_backward,
                   .workspaces = workspaces_b,
                   .launch = launch_b,
-                  .exponentials = exponentials_a,
+                  .exponentials = exponentials,
                   .traffic = traffic_b});
     registry.add({.stage = "04",
                   .letter = "c",
@@ -207,10 +198,10 @@ void register_backward(ladder::Registry& registry) {
                   .tensor_maps = true,
                   .kernel_pattern = "stage04::c_backward::",
                   .refuses = refuses_c,
-                  .workspaces = workspaces_c,
+                  .workspaces = workspaces,
                   .launch = launch_c,
-                  .exponentials = exponentials_c,
-                  .traffic = traffic_c});
+                  .exponentials = exponentials,
+                  .traffic = traffic});
 }
 
 }  // namespace stage04

@@ -12,7 +12,7 @@ namespace stage04 {
 
 using ladder::query_tile_ctas;
 
-/// Rung::refuses of the forward rungs.
+/// Rung::refuses of the forward rungs; the backward 04c asks it too.
 inline std::optional<std::string> refuses(const attention::Problem& problem) {
     if (problem.type == attention::DataType::fp32) return "multiplies on tensor cores and takes fp16 or bf16, not fp32";
     if (problem.d != 64 && problem.d != 128 && problem.d != 256)

@@ -9,11 +9,11 @@ namespace attention {
 
 inline thread_local bool in_parallel_work = false;
 
-/// work(n) for n in [0, count), in any order: on all cores if the multiply-adds of all together are worth starting threads
-/// for, otherwise, and within such work, one after the other. work must not throw.
+/// work(n) for n in [0, count), in any order: on all cores if all together are operations enough, 1e7, to be worth starting
+/// threads, otherwise, and within such work, one after the other. work must not throw.
 template <class Work>
-void in_parallel(int count, double multiply_adds, Work work) {
-    if (in_parallel_work || multiply_adds < 1e7) {
+void in_parallel(int count, double operations, Work work) {
+    if (in_parallel_work || operations < 1e7) {
         for (int n = 0; n < count; ++n) work(n);
         return;
     }

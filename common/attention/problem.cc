@@ -74,7 +74,7 @@ void fill_normal(HostTensor& tensor, const Random& random, DataType type, bool o
         }
     };
     // A value depends on its index alone, so the cores share a large tensor.
-    constexpr std::size_t parts = 256;
+    constexpr std::size_t parts = 256;  // more than cores, so that all finish together
     const std::size_t count = tensor.values.size();
     in_parallel(parts, 4.0 * count, [&](std::size_t n) { fill(count * n / parts, count * (n + 1) / parts); });
 }

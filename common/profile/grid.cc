@@ -60,7 +60,8 @@ const std::vector<Grid>& grids() {
         {"counts",
          "small ones, on which the emulator counts in seconds",
          parsed({"B=1 Hq=2 Hkv=1 Nq=80 Nk=80 d=64 bf16 causal", "B=1 Hq=2 Hkv=2 Nq=40 Nk=100 d=128 fp16 window:30,0",
-                 "B=1 Hq=1 Hkv=1 Nq=50 Nk=70 d=40 fp32 none", "B=2 Hq=4 Hkv=2 Nq=1 Nk=130 d=64 bf16 none"}),
+                 "B=1 Hq=1 Hkv=1 Nq=50 Nk=70 d=40 fp32 none", "B=1 Hq=1 Hkv=1 Nq=70 Nk=90 d=256 bf16 causal",
+                 "B=2 Hq=4 Hkv=2 Nq=1 Nk=130 d=64 bf16 none"}),
          {Pass::forward, Pass::backward, Pass::decode}}};
     return all;
 }

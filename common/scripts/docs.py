@@ -129,7 +129,7 @@ def machine(results):
 
 
 def origin(results):
-    """Where the figures come from, in a sentence; of many problems in the command, which the table lists too, the first."""
+    """Where the figures come from, in a sentence. Of a command's many problems, which the table lists, the first."""
     peers = f"; {results['peers']['build']}" if results.get("peers") else ""
     command = re.sub(r'( --problem "[^"]*")(?: --problem "[^"]*")+', r"\1 --problem ...", results["command"])
     return f"{machine(results)}{peers}; `{command}`, commit {results['commit']}."
@@ -207,9 +207,8 @@ def against_peers(results, rows):
 
 def instructions(results, stages):
     """What the main kernels of the stages' rungs are made of, for bf16 and d = 128 where it is chosen; what none has is left out."""
-    rows = [(match[1], row) for row in results["rows"] for match in
-            [re.match(r"stage(\d\d::\w+)::(?:forward|backward)<__nv_bfloat16(?:, 128\b|>)", row["kernel"])]
-            if match and match[1][:2] in stages]  # fmt: skip
+    main = re.compile(r"stage(\d\d::\w+)::(?:forward|backward)<__nv_bfloat16(?:, 128\b|>)")
+    rows = [(match[1], row) for row in results["rows"] if (match := main.match(row["kernel"])) and match[1][:2] in stages]
     names = [name for name in rows[0][1]["counts"] if any(row["counts"][name] for _, row in rows)]
     lines = ["| rung | instructions | " + " | ".join(names) + " |", "|" + "---|" * (2 + len(names))]
     for rung, row in rows:

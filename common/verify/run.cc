@@ -118,7 +118,8 @@ std::string place_name(const std::string& tensor, int b, int h, int i, int c) {
 template <class Visit>
 void for_each_row_at_once(const HostTensor& tensor, Visit visit) {
     const std::int64_t heads = std::int64_t(tensor.B) * tensor.H;
-    attention::in_parallel(static_cast<int>(heads), 10.0 * heads * tensor.N * tensor.d, [&](int head) {
+    const double operations = 10.0 * heads * tensor.N * tensor.d;  // about ten an element
+    attention::in_parallel(static_cast<int>(heads), operations, [&](int head) {
         const int b = head / tensor.H, h = head % tensor.H;
         for (int i = 0; i < tensor.length(b); ++i) visit(b, h, i);
     });
@@ -127,8 +128,7 @@ void for_each_row_at_once(const HostTensor& tensor, Visit visit) {
 // L of a query that is not compared: so large that its weights, and all that it adds to gradients, are 0.
 constexpr float no_weight = 1e30f;
 
-// Rows of O and L that a backward needs to be right where it is compared, in pieces that many cores can share: all of them
-// while that is affordable.
+// Rows of O and L that a backward needs to be right where it is compared: all of them while that is affordable.
 std::vector<HeadRows> rows_to_feed(const Problem& problem) {
     constexpr double affordable = 1e11;  // multiply-adds of S: seconds
     const double cost = rows_of_head(query_shape(problem)) * problem.Hq * problem.Nk * problem.d;
@@ -146,16 +146,9 @@ std::vector<HeadRows> rows_to_feed(const Problem& problem) {
             for (int h = h_kv * problem.group(); h < (h_kv + 1) * problem.group(); ++h) need_all(b, h);
         }
     }
-    constexpr std::size_t most = 1024;
-    std::vector<HeadRows> pieces;
-    for (const auto& [head, rows] : needed) {
-        for (const int row : rows) {
-            const bool same_head = !pieces.empty() && pieces.back().b == head.first && pieces.back().h == head.second;
-            if (!same_head || pieces.back().rows.size() == most) pieces.push_back({head.first, head.second, {}});
-            pieces.back().rows.push_back(row);
-        }
-    }
-    return pieces;
+    std::vector<HeadRows> heads;
+    for (const auto& [head, rows] : needed) heads.push_back({head.first, head.second, {rows.begin(), rows.end()}});
+    return heads;
 }
 
 // Every key/value head becomes a copy of head 0, as they are where one memory serves all.
@@ -285,11 +278,7 @@ const HostTensor& Case::L() const {
 void Case::compute_forward() const {
     O_ = attention::query_tensor(problem_, 0.0f);
     L_ = attention::row_tensor(problem_, no_weight);
-    const std::vector<HeadRows> pieces = rows_to_feed(problem_);
-    double cost = 0.0;
-    for (const HeadRows& piece : pieces) cost += double(piece.rows.size()) * problem_.Nk * problem_.d;
-    attention::in_parallel(static_cast<int>(pieces.size()), cost, [&](int n) {
-        const auto& [b, h, rows] = pieces[n];
+    for (const auto& [b, h, rows] : rows_to_feed(problem_)) {
         const reference::Forward exact = reference::forward(problem_, inputs_, b, h, rows);
         for (std::size_t r = 0; r < rows.size(); ++r) {
             float* const O = O_->row(b, h, rows[r]);
@@ -298,7 +287,7 @@ void Case::compute_forward() const {
             }
             *L_->row(b, h, rows[r]) = static_cast<float>(exact.L[r]);
         }
-    });
+    }
 }
 
 // Memory ------------------------------------------------------------------------------------------------------------

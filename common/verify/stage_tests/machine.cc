@@ -97,15 +97,19 @@ void traffic_as_stated(const Rung& rung) {
     }
 }
 
-// B16: the last tile must not depend on what memory held before. Sums in any order have the same bits over two tiles, not
-// over three.
+// B16: the last tile must not depend on what memory held before. A sum of two terms is the same in either order, of three it
+// is not.
 void ten_equal_calls(const Rung& rung) {
-    for (int N : {65, rung.deterministic ? 129 : 127}) {
+    for (int N : {65, 127, 129}) {
+        const bool same_bits = rung.deterministic || N < 128;
         const Problem problem = small_problem(17, N, smallest_d(rung), DataType::fp16);
         Probe probe(problem);
         probe.inputs = attention::make_inputs(problem, attention::InputLaw::normal, 3);
         const Outputs first = probe.run(rung);
-        for (int call = 1; call < 10; ++call) EXPECT_TRUE(probe.run_unjudged(rung) == first) << "N = " << N;
+        for (int call = 1; call < 10; ++call) {
+            const Outputs outputs = same_bits ? probe.run_unjudged(rung) : probe.run(rung);
+            EXPECT_TRUE(!same_bits || outputs == first) << "N = " << N;
+        }
     }
 }
 

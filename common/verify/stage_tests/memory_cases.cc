@@ -123,7 +123,9 @@ void expect_nan_row(const HostTensor& tensor, int row) {
 void B10_visible_NaN(const Rung& rung) {
     const int d = usual_dimensions(rung)[0];
     for (DataType type : types(rung)) {
-        for (int Nk : {16, rung.deterministic ? 150 : 127}) {  // two tiles' sums have the same bits in any order
+        for (int Nk : {16, 127, 150}) {
+            const bool same_bits =
+                rung.deterministic || Nk < 128;  // a sum of two terms is, of three in any order it is not
             Probe clean = random_probe(small_problem(4, Nk, d, type));
             const Outputs expected = clean.run(rung);
             Probe in_q = clean;
@@ -132,8 +134,12 @@ void B10_visible_NaN(const Rung& rung) {
             const HostTensor& rows = is_backward(rung) ? outputs.dQ : outputs.O;
             const HostTensor& clean_rows = is_backward(rung) ? expected.dQ : expected.O;
             expect_nan_row(rows, 0);
-            for (int i = 1; i < 4; ++i)
-                for (int c = 0; c < d; ++c) ASSERT_EQ(rows.row(0, 0, i)[c], clean_rows.row(0, 0, i)[c]) << "row " << i;
+            for (int i = 1; i < 4; ++i) {
+                for (int c = 0; c < d; ++c) {
+                    const float value = rows.row(0, 0, i)[c], clean_value = clean_rows.row(0, 0, i)[c];
+                    ASSERT_TRUE(same_bits ? value == clean_value : std::isfinite(value)) << "row " << i;
+                }
+            }
             if (is_backward(rung)) {
                 for (int j = 0; j < Nk; ++j) expect_nan_row(outputs.dK, j);
             } else {

@@ -46,7 +46,7 @@ bool takes(const ladder::Rung& rung, const attention::Problem& problem);
 bool is_scalar(const ladder::Rung& rung);
 /// The smallest head dimension of 16, 64, 128, 256 that the rung takes.
 int smallest_d(const ladder::Rung& rung);
-/// The usual head dimensions: 64 and 128, or of a rung that takes neither smallest_d alone.
+/// The usual head dimensions: 64 and 128, or smallest_d alone where that is larger than 64.
 std::vector<int> usual_dimensions(const ladder::Rung& rung);
 /// All types that the rung takes.
 std::vector<attention::DataType> types(const ladder::Rung& rung);
