@@ -154,7 +154,8 @@ TEST(Stage03, PipelinedAndLeanHaveTheBitsOfFolded) {
                 probe.inputs = attention::make_inputs(problem, law, 7);
                 const verify::Outputs pipelined = probe.run(c);
                 EXPECT_TRUE(probe.run(d) == pipelined) << attention::describe(problem);
-                if (width <= 64) EXPECT_TRUE(probe.run(b) == pipelined) << attention::describe(problem);
+                if (width > 64) continue;
+                EXPECT_TRUE(probe.run(b) == pipelined) << attention::describe(problem);
             }
         }
     }

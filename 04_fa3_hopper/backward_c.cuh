@@ -10,7 +10,7 @@
 // and dO are read, and dQ is added, twice as often.
 //
 // P and dS have two slots in turns: who writes a slot has met the other at a barrier after both had read it. With one
-// slot that would take a second barrier. The producer, the warps that send dQ away, the zeros in hidden rows and the three
+// slot dS would take a second barrier (P would not: dO's slot is full again only when both have read P). The producer, the warps that send dQ away, the zeros in hidden rows and the three
 // kernels are 04a's. dO has one slot, for lack of room, and is given back before dQ and dK are waited for; a warpgroup's
 // 32 KiB of dQ leave in two pieces.
 //

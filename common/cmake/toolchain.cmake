@@ -106,6 +106,8 @@ if(missing)
 endif()
 
 # Options of every target ----------------------------------------------------------------------------------------------
+# Most of the host's code takes longer to compile than it ever runs; libraries that run long ask for -O3 themselves.
+set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")
 # No contraction on the host: a * b + c must round twice wherever the source does not say fma.
 include_directories(${REPOSITORY_ROOT})
 add_compile_options(
@@ -120,7 +122,8 @@ endif()
 if(STATIC_RUNTIME)
     add_link_options(-static-libstdc++ -static-libgcc)
 endif()
-# Sanitizers run small shapes only: what a compiler spends on optimising instrumented code is more than the tests save.
+# Sanitizers run small shapes only: what a compiler spends on optimising instrumented code is more than the tests save. The
+# emulator's own library stays optimised.
 if(SANITIZER STREQUAL address)
     add_compile_options(-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
     add_link_options(-fsanitize=address,undefined)

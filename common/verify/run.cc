@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "common/attention/parallel.h"
@@ -278,7 +279,12 @@ const HostTensor& Case::L() const {
 void Case::compute_forward() const {
     O_ = attention::query_tensor(problem_, 0.0f);
     L_ = attention::row_tensor(problem_, no_weight);
-    for (const auto& [b, h, rows] : rows_to_feed(problem_)) {
+    const std::vector<HeadRows> heads = rows_to_feed(problem_);
+    double multiply_adds = 0.0;  // of many heads at once; few leave the cores to the blocks of each
+    if (heads.size() >= std::thread::hardware_concurrency())
+        for (const HeadRows& head : heads) multiply_adds += double(head.rows.size()) * problem_.Nk * problem_.d;
+    attention::in_parallel(static_cast<int>(heads.size()), multiply_adds, [&](int n) {
+        const auto& [b, h, rows] = heads[n];
         const reference::Forward exact = reference::forward(problem_, inputs_, b, h, rows);
         for (std::size_t r = 0; r < rows.size(); ++r) {
             float* const O = O_->row(b, h, rows[r]);
@@ -287,7 +293,7 @@ void Case::compute_forward() const {
             }
             *L_->row(b, h, rows[r]) = static_cast<float>(exact.L[r]);
         }
-    }
+    });
 }
 
 // Memory ------------------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ TEST(Run, WorkspacesOfOperandsThatDoNotFitAreNotAskedFor) {
     ladder::Rung rung = fakes::rung("a", Behaviour::right);
     int asked = 0;
     rung.workspaces = [&](const Problem&) { return ++asked, std::vector<ladder::Workspace>{{"S", 1}}; };
-    gpu::Device device{"small", false, 9, 0, 1, 0, 2 * 2 * 3264 + 4 * 204 + 2 * 2 * 1472};
+    gpu::Device device{"small", false, 9, 0, 1, 0, 2 * 2 * 3264 + 4 * 204 + 2 * 2 * 1472, 0};
     EXPECT_CONTAINS(*verify::too_large(rung, problem(), device), "are free");
     EXPECT_EQ(asked, 1);
     device.free_bytes -= 1;

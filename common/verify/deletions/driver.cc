@@ -50,6 +50,11 @@ std::vector<Problem> problems(bool copy_engines) {
     widest.cu_q = {0, 100, 120};
     widest.cu_k = {0, 250, 300};
     widest.scale = attention::default_scale(256);
+    Problem widest_causal = causal_group;
+    widest_causal.Nq = 100;
+    widest_causal.Nk = 150;
+    widest_causal.d = 256;
+    widest_causal.scale = attention::default_scale(256);
     // Persistent CTAs take two or three of these, of however many queries a tile is.
     Problem sequences;
     sequences.B = 5;
@@ -59,7 +64,7 @@ std::vector<Problem> problems(bool copy_engines) {
     sequences.cu_q = {0, 20, 45, 90, 110, 130};
     sequences.cu_k = {0, 130, 260, 390, 420, 500};
     sequences.scale = attention::default_scale(128);
-    return {one_tile, wide, causal_group, packed, widest, sequences};
+    return {one_tile, wide, causal_group, packed, widest, widest_causal, sequences};
 }
 
 using emulator::Schedule;
