@@ -10,9 +10,9 @@
 // and dO are read, and dQ is added, twice as often.
 //
 // P and dS have two slots in turns: who writes a slot has met the other at a barrier after both had read it. With one
-// slot dS would take a second barrier (P would not: dO's slot is full again only when both have read P). The producer, the warps that send dQ away, the zeros in hidden rows and the three
-// kernels are 04a's. dO has one slot, for lack of room, and is given back before dQ and dK are waited for; a warpgroup's
-// 32 KiB of dQ leave in two pieces.
+// slot dS would take a second barrier (P would not: dO's slot is full again only when both have read P). dO has one
+// slot, for lack of room, and is given back before dQ and dK are waited for; a warpgroup's 32 KiB of dQ leave in two
+// pieces. The producer, the warps that send dQ away, the zeros in hidden rows and the three kernels are 04a's.
 //
 // On chip: K, V 64 KiB; Q 2 x 32, dO 32; P, dS 2 x 8 each; dQ 2 x 16; in all 224 KiB. Registers: dK, dV, dQ 64 each; S,
 // dP 16 each. A tile: 10 Br Bc d FLOPs; Q, dO 4 Br d bytes read, dQ 4 Br d added.

@@ -125,8 +125,8 @@ void B10_visible_NaN(const Rung& rung) {
     const int d = usual_dimensions(rung)[0];
     for (DataType type : types(rung)) {
         for (int Nk : {16, 127, 150}) {
-            const bool same_bits =
-                rung.deterministic || Nk < 128;  // a sum of two terms is, of three in any order it is not
+            // A sum of two terms has the same bits in either order, of three it has not.
+            const bool same_bits = rung.deterministic || Nk < 128;
             Probe clean = random_probe(small_problem(4, Nk, d, type));
             const Outputs expected = clean.run(rung);
             Probe in_q = clean;
@@ -138,7 +138,8 @@ void B10_visible_NaN(const Rung& rung) {
             for (int i = 1; i < 4; ++i) {
                 for (int c = 0; c < d; ++c) {
                     const float value = rows.row(0, 0, i)[c], clean_value = clean_rows.row(0, 0, i)[c];
-                    ASSERT_TRUE(same_bits ? value == clean_value : std::isfinite(value)) << "row " << i;
+                    const float rounding = same_bits ? 0 : 0x1p-7f * std::abs(clean_value) + 1e-5f;
+                    ASSERT_LE(std::abs(value - clean_value), rounding) << "row " << i;
                 }
             }
             if (is_backward(rung)) {
