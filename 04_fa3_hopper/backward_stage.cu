@@ -60,59 +60,52 @@ struct Launch {
     const std::int64_t key_tiles = ladder::key_tile_ctas(problem, Bc);
 };
 
+/// The three kernels of a rung, prepare, backward and finish, by their names; `turns` is what 04b's have beside the
+/// others'.
+template <class T, int Br, int Bc, class... Turns>
+void launch(const char* const (&names)[3], int threads, std::size_t shared_bytes, auto prepare, auto backward,
+            auto finish, const Launch<T, Br, Bc>& x, const Turns&... turns) {
+    const Operands& operands = x.operands;
+    const gpu::LaunchShape shape = {names[1], x.key_tiles, threads, shared_bytes};
+    gpu::check_launch(shape);  // before anything runs
+    gpu::launch({names[0], x.query_tiles, threads_of_tile, 0}, prepare, x.kernel_problem,
+                operands.O.template as<const T>(), operands.dO.template as<const T>(),
+                operands.L.template as<const float>(), x.L_log2, x.D, x.dQ_sum, turns...);
+    gpu::launch(shape, backward, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2), gpu::read_only(x.D),
+                x.dQ_sum, turns..., operands.dK.template as<T>(), operands.dV.template as<T>());
+    gpu::launch({names[2], x.query_tiles, threads_of_tile, 0}, finish, x.kernel_problem, gpu::read_only(x.dQ_sum),
+                operands.dQ.template as<T>());
+}
+
 void launch_a(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        const Launch<T, a::Br(d), a::Bc> x{problem, operands};
-        const gpu::LaunchShape backward = {"stage04::a_backward::backward", x.key_tiles, a::threads,
-                                           sizeof(a::Shared<T, d>)};
-        gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage04::a_backward::prepare", x.query_tiles, threads_of_tile, 0}, a::prepare<T, d>,
-                    x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
-                    x.L_log2, x.D, x.dQ_sum);
-        gpu::launch(backward, a::backward<T, d>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
-                    gpu::read_only(x.D), x.dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage04::a_backward::finish", x.query_tiles, threads_of_tile, 0}, a::finish<T, d>,
-                    x.kernel_problem, gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
+        launch({"stage04::a_backward::prepare", "stage04::a_backward::backward", "stage04::a_backward::finish"},
+               a::threads, sizeof(a::Shared<T, d>), a::prepare<T, d>, a::backward<T, d>, a::finish<T, d>,
+               Launch<T, a::Br(d), a::Bc>{problem, operands});
     });
 }
 
 void launch_b(const Problem& problem, Operands& operands) {
     namespace b = b_backward;
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        const Launch<T, b::Br(d), b::Bc> x{problem, operands};
-        const gpu::LaunchShape backward = {"stage04::b_backward::backward", x.key_tiles, b::threads,
-                                           sizeof(b::Shared<T, d>)};
         const std::int64_t head = scratch_tiles(problem, b::Br(d)) * b::consumers;
         const auto turns = operands.workspaces[3].tensor<int>(0, head, b::consumers, b::consumers);
-        gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage04::b_backward::prepare", x.query_tiles, threads_of_tile, 0}, b::prepare<T, d>,
-                    x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
-                    x.L_log2, x.D, x.dQ_sum, turns);
-        gpu::launch(backward, b::backward<T, d>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
-                    gpu::read_only(x.D), x.dQ_sum, turns, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage04::b_backward::finish", x.query_tiles, threads_of_tile, 0}, b::finish<T, d>,
-                    x.kernel_problem, gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
+        launch({"stage04::b_backward::prepare", "stage04::b_backward::backward", "stage04::b_backward::finish"},
+               b::threads, sizeof(b::Shared<T, d>), b::prepare<T, d>, b::backward<T, d>, b::finish<T, d>,
+               Launch<T, b::Br(d), b::Bc>{problem, operands}, turns);
     });
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
     namespace c = c_backward;
-    const auto launch = [&]<class T>() {
-        const Launch<T, c::Br, c::Bc> x{problem, operands};
-        const gpu::LaunchShape backward = {"stage04::c_backward::backward", x.key_tiles, c::threads,
-                                           sizeof(c::Shared<T>)};
-        gpu::check_launch(backward);  // before anything runs
-        gpu::launch({"stage04::c_backward::prepare", x.query_tiles, threads_of_tile, 0}, c::prepare<T>,
-                    x.kernel_problem, operands.O.as<const T>(), operands.dO.as<const T>(), operands.L.as<const float>(),
-                    x.L_log2, x.D, x.dQ_sum);
-        gpu::launch(backward, c::backward<T>, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2),
-                    gpu::read_only(x.D), x.dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
-        gpu::launch({"stage04::c_backward::finish", x.query_tiles, threads_of_tile, 0}, c::finish<T>, x.kernel_problem,
-                    gpu::read_only(x.dQ_sum), operands.dQ.as<T>());
+    const auto launch_with = [&]<class T>() {
+        launch({"stage04::c_backward::prepare", "stage04::c_backward::backward", "stage04::c_backward::finish"},
+               c::threads, sizeof(c::Shared<T>), c::prepare<T>, c::backward<T>, c::finish<T>,
+               Launch<T, c::Br, c::Bc>{problem, operands});
     };
-    if (problem.type == attention::DataType::fp16) return launch.template operator()<gpu::fp16>();
-    return launch.template operator()<gpu::bf16>();
+    if (problem.type == attention::DataType::fp16) return launch_with.template operator()<gpu::fp16>();
+    return launch_with.template operator()<gpu::bf16>();
 }
 
 ladder::TileCounts count_tiles(const Problem& problem) {
