@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(threads, 1)
         setmaxnreg_dec<24>();
         if (warp_id() != 0) return;
         int tile_count = 0, n = 0, landed_count = 0;
-        for (int round = 0; tiles.has(tiles.number(round)); ++round) {
-            const auto [head, i0] = tiles.tile(tiles.number(round), Br, problem);
+        for (int round = 0; tiles.has(round); ++round) {
+            const auto [head, i0] = tiles.tile(round, Br, problem);
             const int h = head % problem.Hq, kv_head = problem.kv_head(h);
             const Sequence sequence = problem.sequence(head / problem.Hq);
             if (i0 >= sequence.Nq) continue;
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(threads, 1)
     if (own == 1) barrier_arrive(other_turn, threads_of_turn);  // the first turn
 
     int tile_count = 0, n = 0;  // query tiles and key tiles so far
-    for (int round = 0; tiles.has(tiles.number(round)); ++round) {
-        const auto [head, i0] = tiles.tile(tiles.number(round), Br, problem);
+    for (int round = 0; tiles.has(round); ++round) {
+        const auto [head, i0] = tiles.tile(round, Br, problem);
         const int h = head % problem.Hq;
         const Sequence sequence = problem.sequence(head / problem.Hq);
         if (i0 >= sequence.Nq) continue;

@@ -62,9 +62,8 @@ template <class T, class Kernel, class... O_map>
 void launch_persistent(gpu::LaunchShape shape, Kernel kernel, const Problem& problem, Operands& operands, int Br,
                        int Bc, const O_map&... map) {
     const ladder::TensorMaps maps{problem};
-    const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-    const attention::TileOrder tiles = {attention::ceil_div(problem.Nq, Br), problem.B * problem.Hq, masked};
     shape.ctas = std::min<std::int64_t>(shape.ctas, ladder::multiprocessors());
+    const attention::TileOrder tiles = attention::tile_order(problem, Br, int(shape.ctas));
     gpu::launch(shape, kernel, ladder::kernel_problem(problem, operands), tiles, maps.queries<T>("Q", operands.Q, 64),
                 maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc), map..., operands.O.as<T>(),
                 operands.L.as<float>());

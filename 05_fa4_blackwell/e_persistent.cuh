@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(threads, 1)
 
     /// Calls work_on(work) for each pair of tiles of this CTA, in order.
     const auto for_each_work = [&](auto&& work_on) {
-        for (int round = 0; order.has(order.number(round)); ++round) {
-            const auto [head, i0] = order.tile(order.number(round), tiles * Br, problem);
+        for (int round = 0; order.has(round); ++round) {
+            const auto [head, i0] = order.tile(round, tiles * Br, problem);
             const Work work(problem, head, i0);
             if (work.i0 < work.sequence.Nq) work_on(work);
         }

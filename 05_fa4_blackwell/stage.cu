@@ -72,11 +72,9 @@ void launch_d(const Problem& problem, Operands& operands) {
 void launch_e(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const ladder::TensorMaps maps{problem};
-        const bool masked = problem.window_left >= 0 || problem.window_right >= 0;
-        const attention::TileOrder order = {attention::ceil_div(problem.Nq, queries_of_pair), problem.B * problem.Hq,
-                                            masked};
         const std::int64_t ctas =
             std::min<std::int64_t>(query_tile_ctas(problem, queries_of_pair), ladder::multiprocessors());
+        const attention::TileOrder order = attention::tile_order(problem, queries_of_pair, int(ctas));
         gpu::launch({"stage05::e::forward", ctas, e::threads, sizeof(e::Shared<T, d>)}, e::forward<T, d, Exp2>,
                     ladder::kernel_problem(problem, operands), order, maps.queries<T>("Q", operands.Q, e::Br),
                     maps.keys<T>("K", operands.K, e::Bc), maps.keys<T>("V", operands.V, e::Bc),
