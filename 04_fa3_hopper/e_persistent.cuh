@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(threads, 1)
         if (warp_id() != 0) return;
         int tile_count = 0, n = 0, landed_count = 0;
         for (int round = 0; tiles.has(round); ++round) {
-            const auto [head, i0] = tiles.tile(round, Br, problem);
-            const int h = head % problem.Hq, kv_head = problem.kv_head(h);
-            const Sequence sequence = problem.sequence(head / problem.Hq);
+            const auto [b, h, i0] = tiles.tile(round, Br, problem);
+            const int kv_head = problem.kv_head(h);
+            const Sequence sequence = problem.sequence(b);
             if (i0 >= sequence.Nq) continue;
             const Mask mask = problem.mask(sequence);
             const Range kv_tiles = mask.key_tiles(i0, Br, Bc), seen = mask.seen_keys();
@@ -146,9 +146,8 @@ __global__ void __launch_bounds__(threads, 1)
 
     int tile_count = 0, n = 0;  // query tiles and key tiles so far
     for (int round = 0; tiles.has(round); ++round) {
-        const auto [head, i0] = tiles.tile(round, Br, problem);
-        const int h = head % problem.Hq;
-        const Sequence sequence = problem.sequence(head / problem.Hq);
+        const auto [b, h, i0] = tiles.tile(round, Br, problem);
+        const Sequence sequence = problem.sequence(b);
         if (i0 >= sequence.Nq) continue;
         const Mask mask = problem.mask(sequence);
         const Range kv_tiles = mask.key_tiles(i0, Br, Bc), full_tiles = mask.full_key_tiles(i0, Br, Bc);

@@ -70,13 +70,13 @@ __global__ void __launch_bounds__(threads, 1)
 
     if (warpgroup_id() == 0) {
         // ---- producer: one warp ----
-        setmaxnreg_dec<40>();
+        setmaxnreg_dec<24>();
         if (warp_id() != 0) return;
         int tile_count = 0, n = 0, landed_count = 0;
         for (int round = 0; tiles.has(round); ++round) {
-            const auto [head, i0] = tiles.tile(round, Br, problem);
-            const int h = head % problem.Hq, kv_head = problem.kv_head(h);
-            const Sequence sequence = problem.sequence(head / problem.Hq);
+            const auto [b, h, i0] = tiles.tile(round, Br, problem);
+            const int kv_head = problem.kv_head(h);
+            const Sequence sequence = problem.sequence(b);
             if (i0 >= sequence.Nq) continue;
             const Mask mask = problem.mask(sequence);
             const Range kv_tiles = mask.key_tiles(i0, Br, Bc), seen = mask.seen_keys();
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(threads, 1)
     }
 
     // ---- consumers: two warpgroups of 64 queries each ----
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<240>();
     const int own = warpgroup_id() - 1, thread = threadIdx.x % warpgroup_size;
     const int lane = lane_id(), g = lane / 4, t = lane % 4, warp_row = thread / warp_size * 16;
     const int own_turn = 1 + own, other_turn = 2 - own, own_barrier = 1 + consumers + own;
@@ -145,9 +145,8 @@ __global__ void __launch_bounds__(threads, 1)
 
     int tile_count = 0, n = 0;  // query tiles and key tiles so far
     for (int round = 0; tiles.has(round); ++round) {
-        const auto [head, i0] = tiles.tile(round, Br, problem);
-        const int h = head % problem.Hq;
-        const Sequence sequence = problem.sequence(head / problem.Hq);
+        const auto [b, h, i0] = tiles.tile(round, Br, problem);
+        const Sequence sequence = problem.sequence(b);
         if (i0 >= sequence.Nq) continue;
         const Mask mask = problem.mask(sequence);
         const Range kv_tiles = mask.key_tiles(i0, Br, Bc), full_tiles = mask.full_key_tiles(i0, Br, Bc);

@@ -63,10 +63,10 @@ struct Work {
     Sequence sequence;
     Mask mask;
     Range kv_tiles;  // walked from the last on
-    __device__ Work(const KernelProblem& problem, int head, int i0)
-        : h(head % problem.Hq),
-          i0(i0),
-          sequence(problem.sequence(head / problem.Hq)),
+    __device__ Work(const KernelProblem& problem, const TileOrder::Tile& tile)
+        : h(tile.h),
+          i0(tile.i0),
+          sequence(problem.sequence(tile.b)),
           mask(problem.mask(sequence)),
           kv_tiles(mask.key_tiles(i0, tiles * Br, Bc)) {}
     __device__ int steps() const { return kv_tiles.end - kv_tiles.begin; }
@@ -84,8 +84,7 @@ __global__ void __launch_bounds__(threads, 1)
     /// Calls work_on(work) for each pair of tiles of this CTA, in order.
     const auto for_each_work = [&](auto&& work_on) {
         for (int round = 0; order.has(round); ++round) {
-            const auto [head, i0] = order.tile(round, tiles * Br, problem);
-            const Work work(problem, head, i0);
+            const Work work(problem, order.tile(round, tiles * Br, problem));
             if (work.i0 < work.sequence.Nq) work_on(work);
         }
     };
