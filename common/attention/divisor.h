@@ -23,7 +23,7 @@ class Divisor {
         const auto high = std::uint32_t(std::uint64_t(n) * divisor.factor_ >> 32);
         return int((high + std::uint32_t(n)) >> divisor.shift_);
     }
-    GPU_HOST_DEVICE friend int operator%(int n, const Divisor& divisor) { return n - n / divisor * divisor.value_; }
+    GPU_HOST_DEVICE int value() const { return value_; }
 
   private:
     int value_, shift_;
