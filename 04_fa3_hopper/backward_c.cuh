@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(threads, 1)
     if (threadIdx.x == 0) {
         mbarrier_init(smem.KV_full.address(0), 1);
         mbarrier_init(smem.dO_full.address(0), 1);
-        mbarrier_init(smem.dO_empty.address(0), consumers);
+        mbarrier_init(smem.dO_empty.address(0), consumers * warpgroup_size);
         mbarrier_init(smem.landed.address(0), 1);
         for (int slot = 0; slot < slots; ++slot) {
             mbarrier_init(smem.Q_full.address(slot), 1);
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(threads, 1)
 
         // 5.
         wgmma_wait_group<2>(dV_rmem);
-        if (thread == 0) mbarrier_arrive(smem.dO_empty.address(0));
+        mbarrier_arrive(smem.dO_empty.address(0));  // by all that have read D: racecheck knows no arrival for others
         wgmma_wait_group<1>(dQ);
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {
