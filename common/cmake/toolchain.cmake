@@ -123,7 +123,7 @@ if(STATIC_RUNTIME)
     add_link_options(-static-libstdc++ -static-libgcc)
 endif()
 # Sanitizers run small shapes only: what a compiler spends on optimising instrumented code is more than the tests save. The
-# emulator's own library stays optimised.
+# emulator's own library is optimised all the same.
 if(SANITIZER STREQUAL address)
     add_compile_options(-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
     add_link_options(-fsanitize=address,undefined)
