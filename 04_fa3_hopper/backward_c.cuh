@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(threads, 1)
 
         // 5.
         wgmma_wait_group<2>(dV_rmem);
-        mbarrier_arrive(smem.dO_empty.address(0));  // by all that have read D: racecheck knows no arrival for others
+        mbarrier_arrive(smem.dO_empty.address(0));  // all: racecheck does not see that one arrival stands for all
         wgmma_wait_group<1>(dQ);
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {

@@ -8,9 +8,9 @@
 
 namespace attention {
 
-/// n / divisor by a multiplication and a shift; a division by any other variable is a loop of Newton's method in software, and a
-/// kernel that begins a tile waits for it. Exact for 0 <= n < 2^31 (Granlund, Montgomery, "Division by Invariant
-/// Integers using Multiplication", 1994, figure 4.1).
+/// n / divisor by a multiplication and a shift. A GPU has no instruction that divides: n / variable is some twenty of
+/// them, and what they keep in registers made a producer of 24 registers spill. Exact for 0 <= n < 2^31 (Granlund,
+/// Montgomery, "Division by Invariant Integers using Multiplication", 1994, figure 4.1).
 class Divisor {
   public:
     /// value: at least 1.

@@ -42,8 +42,8 @@ std::vector<std::vector<TileOrder::Tile>> walks(const Problem& problem, int ctas
         lengths.write(problem.cu_q.data(), lengths.bytes());
         on_device.cu_q = on_device.cu_k = static_cast<const int*>(lengths.data());
     }
-    const double keys = 2.0 * problem.B * problem.Hkv * problem.Nk * problem.d * bytes(problem.type);
-    gpu::launch({"walk", ctas, 1, 0}, walk, on_device, tile_order(problem, Br, ctas, keys / sections),
+    const double bytes_of_keys = 2.0 * problem.B * problem.Hkv * problem.Nk * problem.d * bytes(problem.type);
+    gpu::launch({"walk", ctas, 1, 0}, walk, on_device, tile_order(problem, Br, ctas, bytes_of_keys / sections),
                 buffer.tensor<int>(0, 0, 1 + 3 * most, 1 + 3 * most));
     gpu::synchronize();
     std::vector<int> numbers(buffer.bytes() / sizeof(int));
@@ -92,7 +92,7 @@ TEST(TileOrder, TakesEveryTileOnce) {
     }
 }
 
-TEST(TileOrder, GivesCtasOfACausalMaskTheSameNumberOfKeyTiles) {
+TEST(TileOrder, GivesCtasOfACausalMaskAboutTheSameNumberOfKeyTiles) {
     for (int sections : {1, 4, 7}) {
         const Problem problem = problem_of(4, 16, 32 * Br, true);
         std::vector<int> work;
@@ -104,6 +104,10 @@ TEST(TileOrder, GivesCtasOfACausalMaskTheSameNumberOfKeyTiles) {
         EXPECT_LE(*std::max_element(work.begin(), work.end()), mean + longest) << sections << " sections";
         EXPECT_GE(*std::min_element(work.begin(), work.end()), mean - longest) << sections << " sections";
     }
+}
+
+TEST(TileOrder, RefusesMoreTilesThanAnIntCanNumber) {
+    EXPECT_THROW(tile_order(problem_of(1 << 20, 64, 1 << 15, true), Br, 132), InvalidProblem);
 }
 
 TEST(Divisor, DividesAsTheLanguageDoes) {
