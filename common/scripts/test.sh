@@ -41,7 +41,7 @@ run_part() {
 
 run_part emulator
 run_part emulator-asan gpu_test stage_tests labs
-run_part emulator-tsan gpu_test stage_tests
+run_part emulator-tsan gpu_test stage_tests labs
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

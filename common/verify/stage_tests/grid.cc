@@ -68,7 +68,7 @@ void run_pair(const Rung& rung, int Nq, int Nk, const Window& window, std::mt199
 // What takes longest is left to the grid of all pairs.
 void sample_of_pairs(const Rung& rung) {
     std::mt19937 random(1);
-    for (int problems = 0; problems < 10;) {
+    for (int problems = 0; problems < 16;) {
         const int Nq = one_of(lengths, random), Nk = one_of(lengths, random);
         if (Nq * Nk > 1000 * 65) continue;
         run_pair(rung, Nq, Nk, windows[problems++ % std::size(windows)], random);
