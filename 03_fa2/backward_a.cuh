@@ -58,16 +58,12 @@ __global__ void __launch_bounds__(threads<d>)
 template <class T, int d, int slots, bool modified>
 __global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
     backward(KernelProblem problem, Tensor<const T> Q, Tensor<const T> K, Tensor<const T> V, Tensor<const T> dO,
-             Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV) {
+             Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV,
+             int heads_of_section) {
     constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
     auto& smem = shared_memory<Shared<T, d, slots>>();
 
-    // Neighbours share queries; under a causal mask the first keys of all heads, which most queries see, start first instead.
-    const int kv_tiles = ceil_div(problem.Nk, Bc), kv_heads = problem.B * problem.Hkv;
-    const bool long_first = d > 64 && problem.window_right >= 0 && problem.window_left < 0;
-    const int kv_tile = long_first ? blockIdx.x / kv_heads : blockIdx.x % kv_tiles;
-    const int sequence_head = long_first ? blockIdx.x % kv_heads : blockIdx.x / kv_tiles;
-    const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = kv_tile * Bc;
+    const auto [b, kv_head, j0] = KeyTile(problem, Bc, heads_of_section);
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);

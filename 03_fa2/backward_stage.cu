@@ -79,7 +79,8 @@ void launch_a(const Problem& problem, Operands& operands) {
                     dQ_sum);
         gpu::launch(backward, a::backward<T, d, slots, modified>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
-                    gpu::read_only(L_log2), gpu::read_only(D), dQ_sum, operands.dK.as<T>(), operands.dV.as<T>());
+                    gpu::read_only(L_log2), gpu::read_only(D), dQ_sum, operands.dK.as<T>(), operands.dV.as<T>(),
+                    ladder::heads_of_section(problem, Tiles<d>::Bc));
         gpu::launch({"stage03::a_backward::finish", query_tiles, threads<d>, 0}, a::finish<T, d>, kernel_problem,
                     gpu::read_only(dQ_sum), operands.dQ.as<T>());
     });
@@ -101,7 +102,8 @@ void launch_b(const Problem& problem, Operands& operands) {
                     L_log2, D);
         gpu::launch(backward_keys, b::backward_keys<T, d, slots, modified>, kernel_problem, operands.Q.as<const T>(),
                     operands.K.as<const T>(), operands.V.as<const T>(), operands.dO.as<const T>(),
-                    gpu::read_only(L_log2), gpu::read_only(D), operands.dK.as<T>(), operands.dV.as<T>());
+                    gpu::read_only(L_log2), gpu::read_only(D), operands.dK.as<T>(), operands.dV.as<T>(),
+                    ladder::heads_of_section(problem, Tiles<d>::Bc));
         gpu::launch({"stage03::b_backward::backward_queries", query_tile_ctas(problem, b::QueryTiles<d>::Br),
                      b::query_threads, sizeof(b::SharedOfQueries<T, d>)},
                     b::backward_queries<T, d, modified>, kernel_problem, operands.Q.as<const T>(),

@@ -2,6 +2,7 @@
 // and the formulas of D, P and dS.
 #pragma once
 
+#include "common/attention/backward_tiles.h"
 #include "common/attention/kernel_problem.h"
 #include "common/attention/score.h"
 #include "common/attention/softmax.h"
@@ -46,20 +47,8 @@ template <class T, int rows, int d>
 using Tile16 =
     std::conditional_t<d % 64 == 0, gpu::SharedTile<T, rows, d, gpu::Swizzle::xor_8>, gpu::SharedTile<T, rows, d + 8>>;
 
-/// Number, within one head, of the scratch tile of a sequence's first Br queries: each sequence starts a tile of its own.
-__device__ inline int first_tile(const attention::KernelProblem& problem, int b, int Br) {
-    return int((problem.cu_q == nullptr ? std::int64_t(b) * problem.Nq : problem.cu_q[b]) / Br) + b;
-}
-
-/// The tile of Br queries that a CTA of `prepare` or `finish` works on, and its scratch tile; of packed sequences some have i0 >= Nq.
-struct QueryTile {
-    int b, h, i0, scratch;
-    __device__ QueryTile(const attention::KernelProblem& problem, int Br) {
-        const int tiles = attention::ceil_div(problem.Nq, Br), head = blockIdx.x / tiles;
-        b = head / problem.Hq, h = head % problem.Hq, i0 = blockIdx.x % tiles * Br;
-        scratch = first_tile(problem, b, Br) + i0 / Br;
-    }
-};
+using attention::first_tile;
+using attention::QueryTile;
 
 /// attention::Dropout: which of this lane's weights are kept, a bit each, in the order of m, half, n and column; the first is (i, j).
 /// Both keys of a pair are words of one draw.

@@ -69,8 +69,8 @@ template <class T, int d>
 __global__ void __launch_bounds__(threads, 1)
     backward(KernelProblem problem, const __grid_constant__ TensorMap Q_map, const __grid_constant__ TensorMap K_map,
              const __grid_constant__ TensorMap V_map, const __grid_constant__ TensorMap dO_map,
-             Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<int> turns, Tensor<T> dK,
-             Tensor<T> dV) {
+             Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV,
+             Tensor<int> turns) {
     constexpr int Br = b_backward::Br(d);
     auto& smem = shared_memory<Shared<T, d>>();
 

@@ -11,6 +11,8 @@ namespace {
 
 using attention::Problem;
 using gpu::Traffic;
+using ladder::heads_of_section;
+using ladder::key_tile_ctas;
 using ladder::Operands;
 using ladder::scratch_tiles;
 using ladder::tile_scratch;
@@ -44,45 +46,47 @@ std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
     return all;
 }
 
-/// The operands of all rungs.
+/// What all rungs hand to their three kernels; `more` is what a rung's kernel takes beside it.
 template <class T, int Br, int Bc>
 struct Launch {
     const Problem& problem;
     Operands& operands;
+    const gpu::LaunchShape backward_shape;
     const ladder::TensorMaps maps{problem};
     const attention::KernelProblem kernel_problem = ladder::kernel_problem(problem, operands);
     const gpu::Tensor<float> L_log2 = tile_scratch(problem, operands.workspaces[0], Br, Br);
     const gpu::Tensor<float> D = tile_scratch(problem, operands.workspaces[1], Br, Br);
     const gpu::Tensor<float> dQ_sum = tile_scratch(problem, operands.workspaces[2], Br, Br* problem.d);
-    const gpu::TensorMap Q = maps.queries<T>("Q", operands.Q, Br), dO = maps.queries<T>("dO", operands.dO, Br);
-    const gpu::TensorMap K = maps.keys<T>("K", operands.K, Bc), V = maps.keys<T>("V", operands.V, Bc);
     const std::int64_t query_tiles = query_tile_ctas(problem, Br);
-    const std::int64_t key_tiles = ladder::key_tile_ctas(problem, Bc);
-};
 
-/// The three kernels of a rung, prepare, backward and finish, by their names; `turns` is what 04b's have beside the
-/// others'.
-template <class T, int Br, int Bc, class... Turns>
-void launch(const char* const (&names)[3], int threads, std::size_t shared_bytes, auto prepare, auto backward,
-            auto finish, const Launch<T, Br, Bc>& x, const Turns&... turns) {
-    const Operands& operands = x.operands;
-    const gpu::LaunchShape shape = {names[1], x.key_tiles, threads, shared_bytes};
-    gpu::check_launch(shape);  // before anything runs
-    gpu::launch({names[0], x.query_tiles, threads_of_tile, 0}, prepare, x.kernel_problem,
-                operands.O.template as<const T>(), operands.dO.template as<const T>(),
-                operands.L.template as<const float>(), x.L_log2, x.D, x.dQ_sum, turns...);
-    gpu::launch(shape, backward, x.kernel_problem, x.Q, x.K, x.V, x.dO, gpu::read_only(x.L_log2), gpu::read_only(x.D),
-                x.dQ_sum, turns..., operands.dK.template as<T>(), operands.dV.template as<T>());
-    gpu::launch({names[2], x.query_tiles, threads_of_tile, 0}, finish, x.kernel_problem, gpu::read_only(x.dQ_sum),
-                operands.dQ.template as<T>());
-}
+    void prepare(const char* name, auto kernel, const auto&... more) const {
+        gpu::check_launch(backward_shape);  // before anything runs
+        gpu::launch({name, query_tiles, threads_of_tile, 0}, kernel, kernel_problem, operands.O.template as<const T>(),
+                    operands.dO.template as<const T>(), operands.L.template as<const float>(), L_log2, D, dQ_sum,
+                    more...);
+    }
+    void backward(auto kernel, const auto&... more) const {
+        gpu::launch(backward_shape, kernel, kernel_problem, maps.queries<T>("Q", operands.Q, Br),
+                    maps.keys<T>("K", operands.K, Bc), maps.keys<T>("V", operands.V, Bc),
+                    maps.queries<T>("dO", operands.dO, Br), gpu::read_only(L_log2), gpu::read_only(D), dQ_sum,
+                    operands.dK.template as<T>(), operands.dV.template as<T>(), more...);
+    }
+    void finish(const char* name, auto kernel) const {
+        gpu::launch({name, query_tiles, threads_of_tile, 0}, kernel, kernel_problem, gpu::read_only(dQ_sum),
+                    operands.dQ.template as<T>());
+    }
+};
 
 void launch_a(const Problem& problem, Operands& operands) {
     namespace a = a_backward;
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
-        launch({"stage04::a_backward::prepare", "stage04::a_backward::backward", "stage04::a_backward::finish"},
-               a::threads, sizeof(a::Shared<T, d>), a::prepare<T, d>, a::backward<T, d>, a::finish<T, d>,
-               Launch<T, a::Br(d), a::Bc>{problem, operands});
+        const Launch<T, a::Br(d), a::Bc> launch{
+            problem,
+            operands,
+            {"stage04::a_backward::backward", key_tile_ctas(problem, a::Bc), a::threads, sizeof(a::Shared<T, d>)}};
+        launch.prepare("stage04::a_backward::prepare", a::prepare<T, d>);
+        launch.backward(a::backward<T, d>, heads_of_section(problem, a::Bc));
+        launch.finish("stage04::a_backward::finish", a::finish<T, d>);
     });
 }
 
@@ -91,18 +95,26 @@ void launch_b(const Problem& problem, Operands& operands) {
     ladder::with_16_bit_type_and_d(problem.type, problem.d, [&]<class T, int d>() {
         const std::int64_t head = scratch_tiles(problem, b::Br(d)) * b::consumers;
         const auto turns = operands.workspaces[3].tensor<int>(0, head, b::consumers, b::consumers);
-        launch({"stage04::b_backward::prepare", "stage04::b_backward::backward", "stage04::b_backward::finish"},
-               b::threads, sizeof(b::Shared<T, d>), b::prepare<T, d>, b::backward<T, d>, b::finish<T, d>,
-               Launch<T, b::Br(d), b::Bc>{problem, operands}, turns);
+        const Launch<T, b::Br(d), b::Bc> launch{
+            problem,
+            operands,
+            {"stage04::b_backward::backward", key_tile_ctas(problem, b::Bc), b::threads, sizeof(b::Shared<T, d>)}};
+        launch.prepare("stage04::b_backward::prepare", b::prepare<T, d>, turns);
+        launch.backward(b::backward<T, d>, turns);
+        launch.finish("stage04::b_backward::finish", b::finish<T, d>);
     });
 }
 
 void launch_c(const Problem& problem, Operands& operands) {
     namespace c = c_backward;
     const auto launch_with = [&]<class T>() {
-        launch({"stage04::c_backward::prepare", "stage04::c_backward::backward", "stage04::c_backward::finish"},
-               c::threads, sizeof(c::Shared<T>), c::prepare<T>, c::backward<T>, c::finish<T>,
-               Launch<T, c::Br, c::Bc>{problem, operands});
+        const Launch<T, c::Br, c::Bc> launch{
+            problem,
+            operands,
+            {"stage04::c_backward::backward", key_tile_ctas(problem, c::Bc), c::threads, sizeof(c::Shared<T>)}};
+        launch.prepare("stage04::c_backward::prepare", c::prepare<T>);
+        launch.backward(c::backward<T>, heads_of_section(problem, c::Bc));
+        launch.finish("stage04::c_backward::finish", c::finish<T>);
     };
     if (problem.type == attention::DataType::fp16) return launch_with.template operator()<gpu::fp16>();
     return launch_with.template operator()<gpu::bf16>();

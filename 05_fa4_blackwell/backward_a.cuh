@@ -90,14 +90,12 @@ template <class T, int d>
 __global__ void __launch_bounds__(threads, 1)
     backward(KernelProblem problem, const __grid_constant__ TensorMap Q_map, const __grid_constant__ TensorMap K_map,
              const __grid_constant__ TensorMap V_map, const __grid_constant__ TensorMap dO_map,
-             Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV) {
+             Tensor<const float> L_log2, Tensor<const float> D, Tensor<float> dQ_sum, Tensor<T> dK, Tensor<T> dV,
+             int heads_of_section) {
     using Columns = a_backward::Columns<d>;
     auto& smem = shared_memory<Shared<T, d>>();
 
-    // CTAs that run at the same time share the queries of a few heads; of each head the first keys come first, which
-    // most queries see under a causal mask.
-    const int kv_tiles = ceil_div(problem.Nk, Bc), sequence_head = blockIdx.x / kv_tiles;
-    const int b = sequence_head / problem.Hkv, kv_head = sequence_head % problem.Hkv, j0 = blockIdx.x % kv_tiles * Bc;
+    const auto [b, kv_head, j0] = KeyTile(problem, Bc, heads_of_section);
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);

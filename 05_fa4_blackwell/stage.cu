@@ -126,7 +126,7 @@ void launch_backward(const Problem& problem, Operands& operands) {
         gpu::launch(backward, a::backward<T, d>, kernel_problem, maps.queries<T>("Q", operands.Q, a::Br),
                     maps.keys<T>("K", operands.K, a::Bc), maps.keys<T>("V", operands.V, a::Bc),
                     maps.queries<T>("dO", operands.dO, a::Br), gpu::read_only(L_log2), gpu::read_only(D), dQ_sum,
-                    operands.dK.as<T>(), operands.dV.as<T>());
+                    operands.dK.as<T>(), operands.dV.as<T>(), ladder::heads_of_section(problem, a::Bc));
         gpu::launch({"stage05::a_backward::finish", query_tiles, attention::threads_of_tile, 0}, a::finish<T, d>,
                     kernel_problem, gpu::read_only(dQ_sum), operands.dQ.as<T>());
     });

@@ -25,6 +25,21 @@ struct QueryTile {
     }
 };
 
+/// The tile of Bc keys that a CTA of `backward` works on. Heads go in sections; of a section the first keys of all its
+/// heads come first, which most queries see under a causal mask: GPUs start CTAs in this order, so that the short ones,
+/// of the last keys, fill in at the end. Of packed sequences some have j0 >= Nk.
+struct KeyTile {
+    int b, kv_head, j0;
+    __device__ KeyTile(const KernelProblem& problem, int Bc, int heads_of_section) {
+        const int tiles = ceil_div(problem.Nk, Bc);
+        const int first_head = blockIdx.x / (heads_of_section * tiles) * heads_of_section;
+        const int left = problem.B * problem.Hkv - first_head;
+        const int heads = left < heads_of_section ? left : heads_of_section;
+        const int place = blockIdx.x - first_head * tiles, head = first_head + place % heads;
+        b = head / problem.Hkv, kv_head = head % problem.Hkv, j0 = place / heads * Bc;
+    }
+};
+
 /// L in base 2, D = rowsum(dO o O), and zeros for the sums of dQ. Of a query that sees no key, and beyond the last one,
 /// L and D are 0: its weights are 0 because every key is hidden. L_log2 and D: (scratch tile, query); dQ_sum: (scratch
 /// tile, element).

@@ -21,6 +21,12 @@ inline int multiprocessors() {
     return count;
 }
 
+/// Heads whose tiles of Bc keys are about as many as the multiprocessors: for attention::KeyTile.
+inline int heads_of_section(const attention::Problem& problem, int Bc) {
+    const int tiles = std::max(attention::ceil_div(problem.Nk, Bc), 1), heads = std::max(problem.B * problem.Hkv, 1);
+    return std::clamp(multiprocessors() / tiles, 1, heads);
+}
+
 /// Of one head: scratch tiles of Br queries, each sequence beginning one of its own.
 inline std::int64_t scratch_tiles(const attention::Problem& problem, int Br) {
     return (problem.packed() ? problem.cu_q.back() : std::int64_t(problem.B) * problem.Nq) / Br + problem.B;
