@@ -284,17 +284,10 @@ __global__ void __launch_bounds__(threads, 1)
         if (thread == 0) mbarrier_arrive(smem.Q_empty.address(place.slot));
     }
 
-    // 7. dK and dV; zeros where no query sees the tile.
-    const auto dK_gmem = sequence.keys(dK, kv_head);
-    const auto dV_gmem = sequence.keys(dV, kv_head);
-#pragma unroll
-    for (int i = 0; i < d / 2; i += 2) {
-        const int row = j + 8 * (i / 2 % 2), column = i / 4 * 8 + 2 * t;
-        if (row >= sequence.Nk) continue;
-        dK_gmem.store(row, column,
-                      cvt_rn<T>(Vector<float, 2>{problem.scale * dK_rmem[i], problem.scale * dK_rmem[i + 1]}));
-        dV_gmem.store(row, column, cvt_rn<T>(Vector<float, 2>{dV_rmem[i], dV_rmem[i + 1]}));
-    }
+    // 7. dK and dV, through V, which all have read; zeros where no query sees the tile.
+    const int row = 64 * own + warp_row;
+    store_rows(sequence.keys(dV, kv_head), j0 + row, sequence.Nk, 0, dV_rmem, 1, smem.V, row);
+    store_rows(sequence.keys(dK, kv_head), j0 + row, sequence.Nk, 0, dK_rmem, problem.scale, smem.V, row);
 }
 
 /// One CTA a query tile: dQ from its sums.

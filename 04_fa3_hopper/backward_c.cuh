@@ -288,17 +288,10 @@ __global__ void __launch_bounds__(threads, 1)
         if (thread == 0) mbarrier_arrive(smem.Q_empty.address(place.slot));
     }
 
-    // 6. dK and dV; zeros where no query sees the tile.
-    const auto dK_gmem = sequence.keys(dK, kv_head);
-    const auto dV_gmem = sequence.keys(dV, kv_head);
-#pragma unroll
-    for (int i = 0; i < own_columns / 2; i += 2) {
-        const int row = j + 8 * (i / 2 % 2), column = own_columns * own + i / 4 * 8 + 2 * t;
-        if (row >= sequence.Nk) continue;
-        dK_gmem.store(row, column,
-                      cvt_rn<T>(Vector<float, 2>{problem.scale * dK_rmem[i], problem.scale * dK_rmem[i + 1]}));
-        dV_gmem.store(row, column, cvt_rn<T>(Vector<float, 2>{dV_rmem[i], dV_rmem[i + 1]}));
-    }
+    // 6. dK and dV, through V, which all have read; zeros where no query sees the tile.
+    store_rows(sequence.keys(dV, kv_head), j0 + warp_row, sequence.Nk, own_columns * own, dV_rmem, 1, smem.V, warp_row);
+    store_rows(sequence.keys(dK, kv_head), j0 + warp_row, sequence.Nk, own_columns * own, dK_rmem, problem.scale,
+               smem.V, warp_row);
 }
 
 /// One CTA a query tile: dQ from its sums.
