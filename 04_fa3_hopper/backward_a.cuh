@@ -14,7 +14,7 @@
 //
 // Three kernels as in 03: `prepare` (L in base 2, D, zeros for the sums), `backward`, `finish`; what the first and the
 // last do for a tile is in backward_tiles.h. Hidden rows of K, V, Q and dO become zeros on the way in, as V's do in the
-// forward 04b.
+// forward 04e.
 //
 // On chip, d = 128 (64): K, V 64 KiB (32); Q, dO 2 x 32 KiB (2 x 32); dS 2 x 16 (2 x 32); dQ 32 (32). Registers: dK, dV
 // d; S, dP Br; dQ 32. A tile: 10 Br Bc d FLOPs; Q, dO 4 Br d bytes read, dQ 4 Br d added.
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(threads, 1)
             const Range seen = mask.seen_keys(), seeing = mask.seeing_queries();
             {
                 const int j = int(sequence.first_key) + j0;
-                const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
+                const bool hidden =
+                    j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
                 const std::uint32_t full = hidden ? landed : smem.KV_full.address(0);
                 if (elect_sync()) {
                     mbarrier_arrive_expect_tx(full, sizeof(smem.K) + sizeof(smem.V));
@@ -140,7 +141,8 @@ __global__ void __launch_bounds__(threads, 1)
             for (int n = 0; n < steps; ++n) {
                 const Place place(n);
                 const int head = head_of(n), q_tile = tile_of(n), i0 = q_tile * Br, i = int(sequence.first_query) + i0;
-                const bool hidden = i0 < seeing.begin || i0 + Br > seeing.end;
+                const bool hidden = i0 < seeing.begin ||
+                                    (i0 + Br > seeing.end && (problem.cu_q != nullptr || seeing.end < sequence.Nq));
                 const auto load = [&](auto& tile, const TensorMap& map, auto& column, const Tensor<const float>& source,
                                       std::uint32_t full, std::uint32_t empty) {
                     mbarrier_wait_parity(empty, place.parity ^ 1);
