@@ -90,10 +90,11 @@ def output_of(*command):
 
 
 def compiler(folder):
-    """The nvcc that a build was configured with and its version, or None if it is no CUDA build."""
-    cache = folder / "CMakeCache.txt"
-    nvcc = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(.+)$", cache.read_text(encoding="utf-8"), re.MULTILINE) if cache.exists() else None
-    return nvcc and "nvcc " + re.search(r"\bV([\d.]+)", output_of(nvcc[1], "--version"))[1]
+    """The nvcc that a build was configured with, by its version, or None if it is no CUDA build."""
+    for facts in folder.glob("CMakeFiles/*/CMakeCUDACompiler.cmake"):
+        if version := re.search(r'^set\(CMAKE_CUDA_COMPILER_VERSION "([\d.]+)"\)$', facts.read_text(encoding="utf-8"), re.MULTILINE):
+            return f"nvcc {version[1]}"
+    return None
 
 
 def main(arguments):

@@ -73,13 +73,19 @@ class Sass(unittest.TestCase):
         with unittest.mock.patch("shutil.which", return_value=cuobjdump), contextlib.redirect_stderr(err):
             return sass.main([str(folder)]), err.getvalue()
 
+    def test_the_compiler_is_the_one_that_cmake_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            facts = pathlib.Path(folder) / "CMakeFiles/3.25.1/CMakeCUDACompiler.cmake"
+            facts.parent.mkdir(parents=True)
+            facts.write_text('set(CMAKE_CUDA_COMPILER "/cuda/bin/nvcc")\nset(CMAKE_CUDA_COMPILER_VERSION "13.0.88")\n')
+            self.assertEqual("nvcc 13.0.88", sass.compiler(pathlib.Path(folder)))
+
     def test_without_cuobjdump_it_is_skipped(self):
         self.assertEqual((77, "sass.py: there is no cuobjdump in PATH. It comes with the CUDA toolkit.\n"), self.run_main("build", None))
 
     def test_a_folder_that_is_no_cuda_build_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "libstage_04.a").touch()
-            (pathlib.Path(folder) / "CMakeCache.txt").write_text("CMAKE_CXX_COMPILER:FILEPATH=/usr/bin/c++\n")
             status, err = self.run_main(folder, "/usr/bin/cuobjdump")
         self.assertEqual(2, status)
         self.assertIn("is no CUDA build with stage 04 or 05", err)
