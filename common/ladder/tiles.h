@@ -21,11 +21,8 @@ inline int multiprocessors() {
     return count;
 }
 
-/// For attention::KeyTile. Under a causal mask as many heads as have about one tile of Bc keys for each multiprocessor;
-/// otherwise tiles are equally long, and heads go one by one: in larger sections the last tile of each, slower where it is
-/// partial, would again and again be taken by the multiprocessor that the one before had delayed.
+/// Heads whose tiles of Bc keys are about as many as the multiprocessors: for attention::KeyTile.
 inline int heads_of_section(const attention::Problem& problem, int Bc) {
-    if (problem.window_right < 0 || problem.window_left >= 0) return 1;
     const int tiles = std::max(attention::ceil_div(problem.Nk, Bc), 1), heads = std::max(problem.B * problem.Hkv, 1);
     return std::clamp(multiprocessors() / tiles, 1, heads);
 }
