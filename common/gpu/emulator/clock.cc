@@ -39,10 +39,6 @@ void Sync::learn(const Past& past) {
     joined_.push_back(past);
 }
 
-bool ordered(Stamp earlier, const Thread& thread) {
-    return earlier.agent == 0 || earlier.agent == thread.agent || earlier.epoch <= thread.past->known(earlier.agent);
-}
-
 void learn(Thread& thread, unsigned agent, std::uint32_t epoch) {
     if (thread.past->known(agent) >= epoch) return;
     const auto more = boost::make_local_shared<Clock>(*thread.past);

@@ -77,6 +77,10 @@ struct Thread {
     std::uint64_t number() const;  // in the launch, from 1
 };
 
+inline bool ordered(Stamp earlier, const Thread& thread) {
+    return earlier.agent == 0 || earlier.agent == thread.agent || earlier.epoch <= thread.past->known(earlier.agent);
+}
+
 /// An instruction at which lanes of a warp meet.
 struct WarpInstruction {
     const char* name;
