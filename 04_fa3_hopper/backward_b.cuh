@@ -22,6 +22,7 @@
 #pragma once
 
 #include "04_fa3_hopper/backward_tiles.h"
+#include "04_fa3_hopper/store_rows.cuh"
 #include "common/attention/kernel_problem.h"
 #include "common/gpu/gpu.h"
 

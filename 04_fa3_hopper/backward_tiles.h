@@ -1,4 +1,4 @@
-// What the backward rungs of stage 04 share: how results leave their main kernel, and what follows it.
+// What the backward rungs of stage 04 do for a tile of queries after their main kernel.
 #pragma once
 
 #include "common/attention/backward_tiles.h"
@@ -9,29 +9,6 @@ using attention::first_tile;
 using attention::prepare_tile;
 using attention::QueryTile;
 using attention::threads_of_tile;
-
-/// `factor` times the 16 x 2N sums that this warp holds as a product left them, rounded, to the rows of `gmem` from
-/// `first` on, those before `end`, and the columns from `column` on. On the way through `staging`, from (row, column) on, so
-/// that lanes beside each other write what lies side by side; straight from the registers a row is written 16 bytes at a time.
-template <class T, int N>
-__device__ inline void store_rows(const gpu::Matrix<T>& gmem, int first, int end, int column, const float (&sums)[N],
-                                  float factor, auto& staging, int row) {
-    constexpr int chunks = 2 * N / 8;  // of a row
-    const int lane = gpu::lane_id();
-#pragma unroll
-    for (int k = 0; k < N / 8; ++k) {
-        std::uint32_t packed[4];
-        for (int e = 0; e < 4; ++e)
-            packed[e] = gpu::cvt_rn_x2<T>(factor * sums[8 * k + 2 * e], factor * sums[8 * k + 2 * e + 1]);
-        gpu::stmatrix_x4(staging.address(row + lane % 16, column + 16 * k + lane / 16 * 8), packed);
-    }
-    gpu::bar_warp_sync(gpu::all_lanes);
-    for (int i = lane; i < 16 * chunks; i += gpu::warp_size) {
-        const int r = i / chunks, c = column + i % chunks * 8;
-        if (first + r < end) gmem.store(first + r, c, staging.load8(row + r, c));
-    }
-    gpu::bar_warp_sync(gpu::all_lanes);  // `staging` is free again
-}
 
 /// dQ from its sums, of which each of two warpgroups added a half, in the order of its registers. A thread has eight
 /// columns of the queries row and row + 8, which four lanes of `backward` added up; its neighbours have the next eight

@@ -11,12 +11,15 @@ include(${CMAKE_CURRENT_LIST_DIR}/machine.cmake)
 include(GoogleTest)
 
 # Architectures of a target with default ones `ARGN`, of which the user may have chosen others
-# (CMAKE_CUDA_ARCHITECTURES). An architecture-specific one (90a) stands for itself alone; any other stands for itself
-# and all that came later. result: empty if nothing that was chosen can run the target.
+# (CMAKE_CUDA_ARCHITECTURES). An architecture-specific one (90a) stands for itself alone, and is for targets that need it
+# unless nothing else was chosen; any other stands for itself and all that came later. result: empty if nothing that was
+# chosen can run the target.
 function(choose_architectures result minimum)
     set(chosen ${ARGN})
     if(CHOSEN_ARCHITECTURES)
         set(chosen "")
+        set(general ${CHOSEN_ARCHITECTURES})
+        list(FILTER general EXCLUDE REGEX "^[0-9]+[af]")
         foreach(architecture IN LISTS CHOSEN_ARCHITECTURES)
             string(REGEX MATCH "^[0-9]+" number ${architecture})
             if("${ARGN}" MATCHES "[af]")
@@ -25,7 +28,7 @@ function(choose_architectures result minimum)
                 elseif("${number}f" IN_LIST ARGN)
                     list(APPEND chosen ${number}f)
                 endif()
-            elseif(number GREATER_EQUAL minimum)
+            elseif(number GREATER_EQUAL minimum AND (architecture IN_LIST general OR NOT general))
                 list(APPEND chosen ${architecture})
             endif()
         endforeach()
