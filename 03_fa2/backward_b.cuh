@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(threads<d>, modified ? 1 : Tiles<d>::ctas)
     constexpr int Br = Tiles<d>::Br, Bc = Tiles<d>::Bc;
     auto& smem = shared_memory<Shared<T, d, slots>>();
 
-    const auto [b, kv_head, j0] = KeyTile(problem, Bc, heads_of_section);
+    const KeyTile key_tile(problem, Bc, heads_of_section);
+    const int b = key_tile.b, kv_head = key_tile.kv_head, j0 = key_tile.j0;
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);

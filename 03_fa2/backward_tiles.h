@@ -1,4 +1,4 @@
-// What the backward rungs of stage 03 share: tiles, what a warp has of them, where scratch lies, how rows are copied and multiplied,
+// What the backward rungs of stage 03 share: tiles, what a warp has of them, how rows are copied and multiplied,
 // and the formulas of D, P and dS.
 #pragma once
 

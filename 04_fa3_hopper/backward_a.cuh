@@ -14,7 +14,7 @@
 //
 // Three kernels as in 03: `prepare` (L in base 2, D, zeros for the sums), `backward`, `finish`; what the first and the
 // last do for a tile is in backward_tiles.h. Hidden rows of K, V, Q and dO become zeros on the way in, as V's do in the
-// forward 04e.
+// forward 04b.
 //
 // On chip, d = 128 (64): K, V 64 KiB (32); Q, dO 2 x 32 KiB (2 x 32); dS 2 x 16 (2 x 32); dQ 32 (32). Registers: dK, dV
 // d; S, dP Br; dQ 32. A tile: 10 Br Bc d FLOPs; Q, dO 4 Br d bytes read, dQ 4 Br d added.
@@ -24,7 +24,7 @@
 //   3. P = 2^(c S - L), 0 where hidden; dS = P o (dP - D), to shared memory
 //   4. dV += P^T dO                    5. both consumers' dS is there: dQ = dS K, dK += dS^T Q
 //   6. dQ to shared memory and away
-// 7. dK, dV
+// 7. dK and dV, by way of V's shared memory, in whole rows
 #pragma once
 
 #include "04_fa3_hopper/backward_tiles.h"
@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(threads, 1)
     constexpr int Br = a_backward::Br(d);
     auto& smem = shared_memory<Shared<T, d>>();
 
-    const auto [b, kv_head, j0] = KeyTile(problem, Bc, heads_of_section);
+    const KeyTile key_tile(problem, Bc, heads_of_section);
+    const int b = key_tile.b, kv_head = key_tile.kv_head, j0 = key_tile.j0;
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);
@@ -122,8 +123,7 @@ __global__ void __launch_bounds__(threads, 1)
             const Range seen = mask.seen_keys(), seeing = mask.seeing_queries();
             {
                 const int j = int(sequence.first_key) + j0;
-                const bool hidden =
-                    j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+                const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
                 const std::uint32_t full = hidden ? landed : smem.KV_full.address(0);
                 if (elect_sync()) {
                     mbarrier_arrive_expect_tx(full, sizeof(smem.K) + sizeof(smem.V));
@@ -142,8 +142,7 @@ __global__ void __launch_bounds__(threads, 1)
             for (int n = 0; n < steps; ++n) {
                 const Place place(n);
                 const int head = head_of(n), q_tile = tile_of(n), i0 = q_tile * Br, i = int(sequence.first_query) + i0;
-                const bool hidden = i0 < seeing.begin ||
-                                    (i0 + Br > seeing.end && (problem.cu_q != nullptr || seeing.end < sequence.Nq));
+                const bool hidden = i0 < seeing.begin || i0 + Br > seeing.end;
                 const auto load = [&](auto& tile, const TensorMap& map, auto& column, const Tensor<const float>& source,
                                       std::uint32_t full, std::uint32_t empty) {
                     mbarrier_wait_parity(empty, place.parity ^ 1);
@@ -287,7 +286,7 @@ __global__ void __launch_bounds__(threads, 1)
         if (thread == 0) mbarrier_arrive(smem.Q_empty.address(place.slot));
     }
 
-    // 7. dK and dV, through V, which all have read; zeros where no query sees the tile.
+    // 7. dK and dV, through V, which all have read (two warp barriers in each call); zeros where no query sees the tile.
     const int row = 64 * own + warp_row;
     store_rows(sequence.keys(dV, kv_head), j0 + row, sequence.Nk, 0, dV_rmem, 1, smem.V, row);
     store_rows(sequence.keys(dK, kv_head), j0 + row, sequence.Nk, 0, dK_rmem, problem.scale, smem.V, row);

@@ -18,7 +18,7 @@
 //   3. P = 2^(c S - L), 0 where hidden; dS = P o (dP - D), to shared memory
 //   4. dV += P^T dO                    5. both consumers' dS is there: dQ = dS K, dK += dS^T Q
 //   6. dQ to shared memory, and away in turn
-// 7. dK, dV
+// 7. dK and dV, by way of V's shared memory, in whole rows
 #pragma once
 
 #include "04_fa3_hopper/backward_tiles.h"
@@ -121,8 +121,7 @@ __global__ void __launch_bounds__(threads, 1)
             const Range seen = mask.seen_keys(), seeing = mask.seeing_queries();
             {
                 const int j = int(sequence.first_key) + j0;
-                const bool hidden =
-                    j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+                const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
                 const std::uint32_t full = hidden ? landed : smem.KV_full.address(0);
                 if (elect_sync()) {
                     mbarrier_arrive_expect_tx(full, sizeof(smem.K) + sizeof(smem.V));
@@ -141,8 +140,7 @@ __global__ void __launch_bounds__(threads, 1)
             for (int n = 0; n < steps; ++n) {
                 const Place place(n);
                 const int head = head_of(n), q_tile = tile_of(n), i0 = q_tile * Br, i = int(sequence.first_query) + i0;
-                const bool hidden = i0 < seeing.begin ||
-                                    (i0 + Br > seeing.end && (problem.cu_q != nullptr || seeing.end < sequence.Nq));
+                const bool hidden = i0 < seeing.begin || i0 + Br > seeing.end;
                 const auto load = [&](auto& tile, const TensorMap& map, auto& column, const Tensor<const float>& source,
                                       std::uint32_t full, std::uint32_t empty) {
                     mbarrier_wait_parity(empty, place.parity ^ 1);
@@ -292,7 +290,7 @@ __global__ void __launch_bounds__(threads, 1)
         if (thread == 0) mbarrier_arrive(smem.Q_empty.address(place.slot));
     }
 
-    // 7. dK and dV, through V, which all have read; zeros where no query sees the tile.
+    // 7. dK and dV, through V, which all have read (two warp barriers in each call); zeros where no query sees the tile.
     const int row = 64 * own + warp_row;
     store_rows(sequence.keys(dV, kv_head), j0 + row, sequence.Nk, 0, dV_rmem, 1, smem.V, row);
     store_rows(sequence.keys(dK, kv_head), j0 + row, sequence.Nk, 0, dK_rmem, problem.scale, smem.V, row);

@@ -22,7 +22,7 @@
 //   3. P = 2^(c S - L), 0 where hidden; dS = P o (dP - D); both to shared memory
 //   4. both halves are there: dV += P^T dO, dQ = dS K, dK += dS^T Q, of 128 columns
 //   5. dQ to shared memory and away, in two pieces
-// 6. dK, dV
+// 6. dK and dV, by way of V's shared memory, in whole rows
 #pragma once
 
 #include "04_fa3_hopper/backward_tiles.h"
@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(threads, 1)
              int heads_of_section) {
     auto& smem = shared_memory<Shared<T>>();
 
-    const auto [b, kv_head, j0] = KeyTile(problem, Bc, heads_of_section);
+    const KeyTile key_tile(problem, Bc, heads_of_section);
+    const int b = key_tile.b, kv_head = key_tile.kv_head, j0 = key_tile.j0;
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);
@@ -122,8 +123,7 @@ __global__ void __launch_bounds__(threads, 1)
             const Range seen = mask.seen_keys(), seeing = mask.seeing_queries();
             {
                 const int j = int(sequence.first_key) + j0;
-                const bool hidden =
-                    j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+                const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
                 const std::uint32_t full = hidden ? landed : smem.KV_full.address(0);
                 if (elect_sync()) {
                     mbarrier_arrive_expect_tx(full, sizeof(smem.K) + sizeof(smem.V));
@@ -142,8 +142,7 @@ __global__ void __launch_bounds__(threads, 1)
             for (int n = 0; n < steps; ++n) {
                 const Place place(n);
                 const int head = head_of(n), q_tile = tile_of(n), i0 = q_tile * Br, i = int(sequence.first_query) + i0;
-                const bool hidden = i0 < seeing.begin ||
-                                    (i0 + Br > seeing.end && (problem.cu_q != nullptr || seeing.end < sequence.Nq));
+                const bool hidden = i0 < seeing.begin || i0 + Br > seeing.end;
                 const auto load = [&](auto& tile, const TensorMap& map, auto& column, const Tensor<const float>& source,
                                       std::uint32_t full, std::uint32_t empty, int parity) {
                     mbarrier_wait_parity(empty, parity ^ 1);
@@ -291,7 +290,7 @@ __global__ void __launch_bounds__(threads, 1)
         if (thread == 0) mbarrier_arrive(smem.Q_empty.address(place.slot));
     }
 
-    // 6. dK and dV, through V, which all have read; zeros where no query sees the tile.
+    // 6. dK and dV, through V, which all have read (two warp barriers in each call); zeros where no query sees the tile.
     store_rows(sequence.keys(dV, kv_head), j0 + warp_row, sequence.Nk, own_columns * own, dV_rmem, 1, smem.V, warp_row);
     store_rows(sequence.keys(dK, kv_head), j0 + warp_row, sequence.Nk, own_columns * own, dK_rmem, problem.scale,
                smem.V, warp_row);

@@ -46,7 +46,7 @@ std::vector<ladder::Workspace> workspaces_b(const Problem& problem) {
     return all;
 }
 
-/// What all rungs hand to their three kernels; `more` is what a rung's kernel takes beside it.
+/// What the rungs' three kernels have in common; `more`: arguments that one rung adds.
 template <class T, int Br, int Bc>
 struct Launch {
     const Problem& problem;
@@ -60,7 +60,7 @@ struct Launch {
     const std::int64_t query_tiles = query_tile_ctas(problem, Br);
 
     void prepare(const char* name, auto kernel, const auto&... more) const {
-        gpu::check_launch(backward_shape);  // before anything runs
+        gpu::check_launch(backward_shape);  // refused before the first kernel runs
         gpu::launch({name, query_tiles, threads_of_tile, 0}, kernel, kernel_problem, operands.O.template as<const T>(),
                     operands.dO.template as<const T>(), operands.L.template as<const float>(), L_log2, D, dQ_sum,
                     more...);

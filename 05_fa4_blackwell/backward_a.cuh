@@ -95,7 +95,8 @@ __global__ void __launch_bounds__(threads, 1)
     using Columns = a_backward::Columns<d>;
     auto& smem = shared_memory<Shared<T, d>>();
 
-    const auto [b, kv_head, j0] = KeyTile(problem, Bc, heads_of_section);
+    const KeyTile key_tile(problem, Bc, heads_of_section);
+    const int b = key_tile.b, kv_head = key_tile.kv_head, j0 = key_tile.j0;
     const Sequence sequence = problem.sequence(b);
     if (j0 >= sequence.Nk) return;
     const Mask mask = problem.mask(sequence);
@@ -358,8 +359,7 @@ __global__ void __launch_bounds__(threads, 1)
         // 1.
         {
             const int key = int(sequence.first_key) + j0;
-            const bool hidden =
-                j0 < seen.begin || (j0 + Bc > seen.end && (problem.cu_k != nullptr || seen.end < sequence.Nk));
+            const bool hidden = j0 < seen.begin || j0 + Bc > seen.end;
             const std::uint32_t full = smem.KV_full.address(0), barrier = hidden ? landed : full;
             if (elect_sync()) {
                 mbarrier_arrive_expect_tx(barrier, sizeof(smem.K) + sizeof(smem.V));
@@ -379,8 +379,7 @@ __global__ void __launch_bounds__(threads, 1)
         for (int n = 0; n < steps; ++n) {
             const Place place(n);
             const int head = head_of(n), q_tile = tile_of(n), i0 = q_tile * Br, i = int(sequence.first_query) + i0;
-            const bool hidden =
-                i0 < seeing.begin || (i0 + Br > seeing.end && (problem.cu_q != nullptr || seeing.end < sequence.Nq));
+            const bool hidden = i0 < seeing.begin || i0 + Br > seeing.end;
             const auto load = [&](auto& tile, const TensorMap& map, auto& column, const Tensor<const float>& source,
                                   std::uint32_t full, std::uint32_t column_full) {
                 const std::uint32_t barrier = hidden ? landed : full;

@@ -355,8 +355,8 @@ __global__ void __launch_bounds__(threads, 1)
                 mbarrier_wait_parity(smem.KV_empty.address(place.slot), place.parity ^ 1);
                 if (elect_sync()) {
                     mbarrier_arrive_expect_tx(hidden ? landed : full, sizeof(tile));
-                    cp_async_bulk_tensor_5d(tile.address(), map, 0, int(sequence.first_key) + j0, 0, kv_head,
-                                            sequence.batch, hidden ? landed : full);
+                    cp_async_bulk_tensor_5d(tile.address(), map, 0, int(work.sequence.first_key) + j0, 0, kv_head,
+                                            work.sequence.batch, hidden ? landed : full);
                 }
                 if (hidden) {  // zero times a NaN is a NaN: zeros take their place
                     mbarrier_wait_parity(landed, landed_count++ % 2);

@@ -1,4 +1,5 @@
-// What backward rungs do for a tile of queries before their main kernel, and the scratch tiles where they keep it.
+// Which tile a CTA of a backward kernel works on, what is done for a tile of queries before the main kernel, and the scratch
+// tiles where that is kept.
 #pragma once
 
 #include "common/attention/kernel_problem.h"
@@ -25,18 +26,19 @@ struct QueryTile {
     }
 };
 
-/// The tile of Bc keys that a CTA of `backward` works on. Heads go in sections; of a section the first keys of all its
-/// heads come first, which most queries see under a causal mask: GPUs start CTAs in this order, so that the short ones,
-/// of the last keys, fill in at the end. Of packed sequences some have j0 >= Nk.
+/// The tile of Bc keys of a CTA of `backward`. Heads are taken in sections: CTAs that run together then read the queries of
+/// a few heads, which stay in L2. In a section come the first keys of all its heads, then the second, and so on. Under a
+/// causal mask most queries see the first keys: long CTAs start first, and short ones fill the end (GPUs start CTAs in this
+/// order, though CUDA does not promise it). Of packed sequences some have j0 >= Nk.
 struct KeyTile {
     int b, kv_head, j0;
     __device__ KeyTile(const KernelProblem& problem, int Bc, int heads_of_section) {
         const int tiles = ceil_div(problem.Nk, Bc);
         const int first_head = blockIdx.x / (heads_of_section * tiles) * heads_of_section;
-        const int left = problem.B * problem.Hkv - first_head;
-        const int heads = left < heads_of_section ? left : heads_of_section;
-        const int place = blockIdx.x - first_head * tiles, head = first_head + place % heads;
-        b = head / problem.Hkv, kv_head = head % problem.Hkv, j0 = place / heads * Bc;
+        const int heads_left = problem.B * problem.Hkv - first_head;
+        const int heads = heads_left < heads_of_section ? heads_left : heads_of_section;
+        const int number = blockIdx.x - first_head * tiles, head = first_head + number % heads;
+        b = head / problem.Hkv, kv_head = head % problem.Hkv, j0 = number / heads * Bc;
     }
 };
 

@@ -1,6 +1,8 @@
 // Launches and scratch of stages whose CTAs are tiles of queries or of keys.
 #pragma once
 
+#include <algorithm>
+
 #include "common/ladder/registry.h"
 
 namespace ladder {
@@ -21,7 +23,7 @@ inline int multiprocessors() {
     return count;
 }
 
-/// Heads whose tiles of Bc keys are about as many as the multiprocessors: for attention::KeyTile.
+/// Heads of a section of attention::KeyTile: as many as have about one tile of Bc keys for each multiprocessor.
 inline int heads_of_section(const attention::Problem& problem, int Bc) {
     const int tiles = std::max(attention::ceil_div(problem.Nk, Bc), 1), heads = std::max(problem.B * problem.Hkv, 1);
     return std::clamp(multiprocessors() / tiles, 1, heads);

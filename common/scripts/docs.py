@@ -67,8 +67,9 @@ def table_of_ratios(results, words):
 
 
 def variants(results):
+    plain = results.get("relative_to", "the plain file in the same run")
     return (table_of_ratios(results, {"change": "change", "expected": "expected"})
-            + f"{results['machine']}; {results['problem']}. Speed relative to {results.get('relative_to', 'the plain file in the same run')}.\n")
+            + f"{results['machine']}; {results['problem']}. Speed relative to {plain}.\n")
 
 
 def medians_against_peers(results):

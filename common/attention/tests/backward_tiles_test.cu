@@ -17,14 +17,14 @@ constexpr int Bc = 16;
 
 // Row c: b, kv_head, j0 of CTA c.
 __global__ void key_tiles(KernelProblem problem, int heads_of_section, gpu::Tensor<int> tiles) {
-    const auto [b, kv_head, j0] = KeyTile(problem, Bc, heads_of_section);
+    const KeyTile tile(problem, Bc, heads_of_section);
     const auto own = tiles.matrix(0, 0, blockIdx.x, 1);
-    own(0, 0) = b;
-    own(0, 1) = kv_head;
-    own(0, 2) = j0;
+    own(0, 0) = tile.b;
+    own(0, 1) = tile.kv_head;
+    own(0, 2) = tile.j0;
 }
 
-TEST(KeyTile, OfASectionTheFirstKeysOfAllHeadsComeFirst) {
+TEST(KeyTile, TakesEachTileOnceSectionBySection) {
     for (int heads_of_section : {1, 2, 5, 6}) {
         for (int Nk : {1, 16, 17, 100}) {
             constexpr int B = 3, Hkv = 2, heads = B * Hkv;

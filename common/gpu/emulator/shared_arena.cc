@@ -93,9 +93,9 @@ void SharedArena::for_each_run(const void* first, int bytes, Update update) {
 void SharedArena::read(const Thread& reader, const void* pointer, int bytes, const char* instruction, Site site) {
     if (!contains(pointer, bytes)) check_inside(pointer, bytes, instruction, site);
     for_each_run(pointer, bytes, [&](Knowledge& known, const char* byte) {
+        // Most reads are allowed and need no call.
         const bool allowed = known.kind == Knowledge::written && ordered(known.writer, reader);
-        if (!allowed)
-            check_readable(reader, known, byte, bytes, instruction, site);  // most reads are, and need no call
+        if (!allowed) check_readable(reader, known, byte, bytes, instruction, site);
         add_reader(known, stamp(reader), reader);
     });
 }
