@@ -12,7 +12,7 @@ include(GoogleTest)
 
 # Architectures of a target with default ones `ARGN`, of which the user may have chosen others
 # (CMAKE_CUDA_ARCHITECTURES). An architecture-specific one (90a) stands for itself alone, and is for targets that need it
-# unless nothing else was chosen; any other stands for itself and all that came later. result: empty if nothing that was
+# and those that no other chosen one covers; any other stands for itself and all that came later. result: empty if nothing that was
 # chosen can run the target.
 function(choose_architectures result minimum)
     set(chosen ${ARGN})
@@ -28,8 +28,17 @@ function(choose_architectures result minimum)
                 elseif("${number}f" IN_LIST ARGN)
                     list(APPEND chosen ${number}f)
                 endif()
-            elseif(number GREATER_EQUAL minimum AND (architecture IN_LIST general OR NOT general))
-                list(APPEND chosen ${architecture})
+            elseif(number GREATER_EQUAL minimum)
+                set(covered FALSE)  # by a chosen general one, whose PTX runs on this one too
+                foreach(other IN LISTS general)
+                    if(NOT architecture IN_LIST general AND NOT other MATCHES "real" AND other MATCHES "^([0-9]+)"
+                       AND CMAKE_MATCH_1 GREATER_EQUAL minimum AND CMAKE_MATCH_1 LESS_EQUAL number)
+                        set(covered TRUE)
+                    endif()
+                endforeach()
+                if(NOT covered)
+                    list(APPEND chosen ${architecture})
+                endif()
             endif()
         endforeach()
         list(REMOVE_DUPLICATES chosen)
